@@ -1,0 +1,75 @@
+// All that the floors above may see of a device: it loads weights, owns state memory, compiles plans and runs batches.
+// Running is asynchronous: submit() hands a batch over and returns a ticket; results may be read after wait(). Batches of one
+// device run in the order of submission, so a program may use states that an earlier, unfinished submission writes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/batch.h"
+#include "plan/plan.h"
+
+namespace onebit {
+
+struct DeviceInfo {
+  std::string name;         // "cpu", "ref", "cuda"
+  std::string description;  // e.g. "AMD EPYC, 2 threads, avx512-vnni"
+  int64_t memory_bytes = 0;  // free memory now
+};
+
+/// Memory of a set of states. One owner (the engine); programs compiled with it must not outlive it.
+class StatePool {
+ public:
+  virtual ~StatePool() = default;
+  /// Empties a recurrent slot: zero state, empty tape.
+  virtual void clear_slot(int32_t slot) = 0;
+  /// Copies a recurrent slot with its tape, e.g. into a snapshot slot.
+  virtual void copy_slot(int32_t from, int32_t to) = 0;
+  /// Copies one page of every cache, so that a shared prefix may be continued by another sequence.
+  virtual void copy_page(int32_t from, int32_t to) = 0;
+};
+
+using Ticket = uint64_t;
+
+/// A plan compiled for one device. Owns its scratch memory and the results of the last run.
+class Program {
+ public:
+  virtual ~Program() = default;
+  /// Starts one run. The batch's spans must stay valid until wait() returns. Row counts within the compiled limits.
+  virtual Ticket submit(const Batch& batch) = 0;
+  /// Blocks until the run is done; throws Error(runtime) when the device failed.
+  virtual void wait(Ticket ticket) = 0;
+  /// Copies rows [row, row + n) of output `index` (Plan::outputs()) of the last finished run; to.size() = n * width.
+  virtual void read(int index, int64_t row, std::span<float> to) = 0;
+  virtual void read(int index, int64_t row, std::span<int32_t> to) = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const DeviceInfo& info() const = 0;
+  /// Bytes a weight will take on this device, known before it is loaded.
+  virtual int64_t weight_bytes(const Weight& weight) const = 0;
+  /// Takes a weight over (repacked or mapped, never held twice). The file's bytes may be dropped afterwards unless
+  /// keeps_file_bytes() says that this weight is used in place.
+  virtual void load(const Weight& weight) = 0;
+  virtual bool keeps_file_bytes(const Weight& weight) const = 0;
+  virtual std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) = 0;
+  /// Every weight of the plan must have been loaded; its states must belong to `states`.
+  virtual std::unique_ptr<Program> compile(const Plan& plan, StatePool& states, const PlanLimits& limits) = 0;
+};
+
+struct BackendOptions {
+  int n_threads = 0;      // 0: the cores this process may use
+  std::string isa;        // cpu: "" picks the best; "avx512", "avx2", "portable"
+};
+
+/// Makes the named device: "auto", "cpu", "ref", or one whose support is compiled in ("cuda", "vulkan", "rocm").
+/// Throws Error(usage) for an unknown name and Error(refused) for one this build or machine lacks, naming what it has.
+std::unique_ptr<Backend> make_backend(std::string_view device, const BackendOptions& options);
+
+}  // namespace onebit

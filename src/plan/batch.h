@@ -1,0 +1,39 @@
+// One submission to a program: rows, the sequences they belong to, and the rows whose results are wanted.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace onebit {
+
+/// Decides a row's precision (prompt: int4 where a weight allows it; all others: exact int8) and where its state goes.
+enum class Phase : uint8_t {
+  prompt,  // reading a prompt: state is written
+  decode,  // one token after another: state is written
+  verify,  // drafted tokens under test: recurrent inputs go to the tape only
+  draft,   // rows of a drafter's block, or features for its cache
+};
+
+/// One sequence's rows in a batch: contiguous, at consecutive positions.
+struct Sequence {
+  int32_t row = 0;       // first row
+  int32_t n_tok = 0;     // number of rows
+  int32_t pos = 0;       // position of the first row
+  Phase phase = Phase::prompt;
+  int32_t slot = 0;      // recurrent state slot
+  int32_t n_commit = 0;  // rows of the slot's tape that were accepted and must be applied first
+  std::span<const int32_t> pages;  // page of positions [i*kPageTokens, (i+1)*kPageTokens); -1: dropped, out of every window
+};
+
+struct Batch {
+  std::span<const int32_t> tokens;       // [n_tok]; empty for programs that start from load_rows
+  std::span<const Sequence> sequences;   // cover rows 0..n_tok-1 in order
+  std::span<const int32_t> outputs;      // rows that get results, ascending
+  std::span<const int32_t> source_rows;  // load_rows: row of the rows buffer for each row [n_tok]
+  bool taps = false;                     // run store_rows
+
+  int32_t n_tok() const { return sequences.empty() ? 0 : sequences.back().row + sequences.back().n_tok; }
+  int32_t n_out() const { return static_cast<int32_t>(outputs.size()); }
+};
+
+}  // namespace onebit
