@@ -19,7 +19,7 @@ struct Value {
   int32_t id = -1;
 };
 
-enum class ValueType : uint8_t {
+enum class Dtype : uint8_t {
   f32,
   i32,
   act,  // quantised activations, see QuantizeParams; the layout is the backend's own
@@ -28,7 +28,7 @@ enum class Rows : uint8_t { tokens, outputs };
 
 /// Shape of a value: [count(rows) * multiple, width].
 struct ValueInfo {
-  ValueType type = ValueType::f32;
+  Dtype type = Dtype::f32;
   Rows rows = Rows::tokens;
   int64_t multiple = 1;
   int64_t width = 0;

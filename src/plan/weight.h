@@ -12,7 +12,7 @@ namespace onebit {
 
 struct Weight {
   std::string name;
-  BlockType type = BlockType::F32;
+  BlockType type = BlockType::f32;
   std::vector<int64_t> shape;     // outermost first: [n_out, n_in], [n_expert, n_out, n_in] or [n]
   std::span<const uint8_t> data;  // the file's bytes
   bool rotated = false;           // stored in the Hadamard-rotated basis along n_in: inputs are rotated too
