@@ -59,8 +59,9 @@ class Backend {
   virtual void load(const Weight& weight) = 0;
   virtual bool keeps_file_bytes(const Weight& weight) const = 0;
   virtual std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) = 0;
-  /// Every weight of the plan must have been loaded; its states must belong to `states`.
-  virtual std::unique_ptr<Program> compile(const Plan& plan, StatePool& states, const PlanLimits& limits) = 0;
+  /// Every weight of the plan must have been loaded; each of its states must belong to one of `pools`, and all its caches
+  /// to the same one (a batch lists pages of that pool). The plan is copied; the pools must outlive the program.
+  virtual std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits) = 0;
 };
 
 struct BackendOptions {
