@@ -36,6 +36,9 @@ enum class ValueType : uint32_t {
 /// "u32", "string", "array" ...
 const char* value_type_name(ValueType type);
 
+/// Bytes of one stored number; not for strings and arrays.
+uint64_t value_bytes(ValueType type);
+
 /// A metadata value as it lies in the file; the numbers are decoded on access.
 struct MetaValue {
   ValueType type = ValueType::u32;
@@ -120,9 +123,8 @@ class GgufFile {
 
  private:
   GgufFile() = default;
-  void read_part(std::span<const uint8_t> bytes, const std::string& name, bool first);
-  void read_metadata(class Reader& in, const std::string& name, std::vector<MetaEntry>& entries);
-  void index_metadata(const std::string& name);
+  void open_other_parts();
+  void index_metadata();
   void index_tensors();
 
   std::string path_;

@@ -24,8 +24,8 @@ class GgufWriter {
   GgufWriter(const GgufWriter&) = delete;
   GgufWriter& operator=(const GgufWriter&) = delete;
 
-  /// Metadata; a key given twice replaces the earlier value. T: bool, the (u)intN_t, float, double, std::string
-  /// (or string literals), std::vector of one of these.
+  /// Metadata; a key given twice replaces the earlier value. general.alignment is left out: the data of a file written
+  /// here has the default alignment.
   void add(std::string_view key, bool value);
   void add(std::string_view key, uint16_t value);
   void add(std::string_view key, uint32_t value);
@@ -74,21 +74,27 @@ class GgufWriter {
     uint64_t offset, size;
   };
   void set(std::string_view key, ValueType type, ValueType element, uint64_t count, std::vector<uint8_t> bytes);
+  template <class T>
+  void set_number(std::string_view key, ValueType type, T value);
+  template <class T>
+  void set_numbers(std::string_view key, ValueType element, const std::vector<T>& values);
+  std::vector<uint8_t> head() const;
   void write_head();
-  void append(const void* data, size_t size);
-  void flush();
+  void append(std::span<const uint8_t> bytes);
+  void pad();
   void verify() const;
+  void give_name();
 
-  std::string path_, temporary_path_;
+  std::string path_, folder_, temporary_path_;
   int fd_ = -1;
-  bool named_ = false;
+  bool named_ = false;  // temporary_path_ exists
   std::vector<Entry> entries_;
   std::vector<Tensor> tensors_;
+  bool head_written_ = false;
   size_t current_ = 0;            // tensor being written
   uint64_t current_written_ = 0;  // bytes of it
-  uint64_t data_start_ = 0;       // file position of the data section, 0 before the head is written
-  uint64_t written_ = 0;
-  std::vector<uint8_t> buffer_;
+  uint64_t data_bytes_ = 0;       // of all declared tensors, padding included
+  uint64_t written_ = 0;          // size of the file so far
 };
 
 }  // namespace onebit

@@ -1,0 +1,217 @@
+// Encoders that look for the scale of least squared error: Q4_0 (search), Q4_K, Q5_K, Q6_K.
+// All work the same way: try a few step sizes around the one that spans the block, round, refit the scale by least
+// squares, keep the best; scales that are themselves quantised are then adjusted by comparing their neighbours.
+#include <algorithm>
+#include <cmath>
+
+#include "gguf/block_codecs.h"
+#include "gguf/k_scales.h"
+
+namespace onebit::codec {
+namespace {
+
+/// Nearest integer (halves to even) in [low, high] as a float; NaN gives low. Cheap enough for the search loops.
+inline float nearest(float value, float low, float high) {
+  constexpr float kShift = 0x1.8p23f;  // adding it leaves no room for a fraction
+  const float clamped = !(value > low) ? low : (value < high ? value : high);
+  return (clamped + kShift) - kShift;
+}
+
+/// Sum over n elements (a multiple of 8) in eight interleaved partial sums, so that it maps to vector registers.
+template <typename Term>
+float sum_lanes(int n, Term term) {
+  float lane[8] = {};
+  for (int i = 0; i < n; i += 8) {
+    for (int l = 0; l < 8; ++l) lane[l] += term(i + l);
+  }
+  return ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+}
+
+float signed_extreme(const float* x, int n) {
+  float amax = 0, extreme = 0;
+  for (int i = 0; i < n; ++i) {
+    if (std::fabs(x[i]) > amax) {
+      amax = std::fabs(x[i]);
+      extreme = x[i];
+    }
+  }
+  return extreme;
+}
+
+float round_to_half(float value) { return f16_to_f32(f32_to_f16(value)); }
+
+/// Squared error of coding x with y = scale q - offset, q the nearest code in [low, high]; `codes` receives the q.
+float code_with(const float* x, int n, float scale, float offset, float low, float high, float* codes) {
+  const float inverse = scale != 0 ? 1 / scale : 0;
+  for (int i = 0; i < n; ++i) codes[i] = nearest((x[i] + offset) * inverse, low, high);
+  return sum_lanes(n, [&](int i) {
+    const float error = x[i] - (scale * codes[i] - offset);
+    return error * error;
+  });
+}
+
+/// The scale of y = scale q, q in [low, high], with the least squared error among a few step sizes.
+float fit_symmetric(const float* x, int n, float low, float high) {
+  const float extreme = signed_extreme(x, n);
+  if (extreme == 0) return 0;
+  float best_scale = 0, best_gain = 0, codes[32];
+  for (int step = -9; step <= 9; ++step) {
+    // The extreme may take the longer side of the range or, for the last few, the shorter one.
+    const float target = step <= 5 ? low - 0.1f * static_cast<float>(step) : high + 0.2f * static_cast<float>(step - 7);
+    const float inverse = target / extreme;
+    for (int i = 0; i < n; ++i) codes[i] = nearest(x[i] * inverse, low, high);
+    const float xq = sum_lanes(n, [&](int i) { return x[i] * codes[i]; });
+    const float qq = sum_lanes(n, [&](int i) { return codes[i] * codes[i]; });
+    // With the least-squares scale xq / qq the error is sum(x^2) - xq^2 / qq.
+    if (qq > 0 && xq * xq > best_gain * qq) {
+      best_gain = xq * xq / qq;
+      best_scale = xq / qq;
+    }
+  }
+  return best_scale;
+}
+
+struct ScaleOffset {
+  float scale = 0, offset = 0;  // both >= 0
+};
+
+/// The pair of y = scale q - offset, q in [0, high], with the least squared error among a few step sizes. n = 32.
+ScaleOffset fit_affine(const float* x, float high) {
+  constexpr int kN = 32;
+  const float lowest = std::min(*std::min_element(x, x + kN), 0.0f);
+  const float range = std::max(*std::max_element(x, x + kN), 0.0f) - lowest;
+  if (!(range > 0)) return {};
+  ScaleOffset best{range / high, -lowest};
+  float codes[kN];
+  float best_error = code_with(x, kN, best.scale, best.offset, 0, high, codes);
+  const float sx = sum_lanes(kN, [&](int i) { return x[i]; });
+  for (int step = -10; step <= 10; ++step) {
+    const float inverse = (high + 0.1f * static_cast<float>(step)) / range;
+    for (int i = 0; i < kN; ++i) codes[i] = nearest((x[i] - lowest) * inverse, 0, high);
+    const float sq = sum_lanes(kN, [&](int i) { return codes[i]; });
+    const float sqq = sum_lanes(kN, [&](int i) { return codes[i] * codes[i]; });
+    const float sxq = sum_lanes(kN, [&](int i) { return x[i] * codes[i]; });
+    const float determinant = kN * sqq - sq * sq;
+    if (!(determinant > 0)) continue;
+    ScaleOffset fit{(kN * sxq - sx * sq) / determinant, (sq * sxq - sx * sqq) / determinant};
+    if (fit.offset < 0) fit = {sxq / sqq, 0};
+    if (!(fit.scale > 0)) continue;
+    const float error = code_with(x, kN, fit.scale, fit.offset, 0, high, codes);
+    if (error < best_error) {
+      best_error = error;
+      best = fit;
+    }
+  }
+  return best;
+}
+
+/// What Q4_K and Q5_K have in common: scales of a super-block and the codes of its 256 elements.
+struct AffineSuperBlock {
+  float d, dmin;  // representable in f16
+  ScaleMin scales[8];
+  float codes[256];
+};
+
+void encode_affine(const float* x, float high, AffineSuperBlock& out) {
+  ScaleOffset fits[8];
+  float largest_scale = 0, largest_offset = 0;
+  for (int s = 0; s < 8; ++s) {
+    fits[s] = fit_affine(x + 32 * s, high);
+    largest_scale = std::max(largest_scale, fits[s].scale);
+    largest_offset = std::max(largest_offset, fits[s].offset);
+  }
+  out.d = round_to_half(largest_scale / 63);
+  out.dmin = round_to_half(largest_offset / 63);
+  for (int s = 0; s < 8; ++s) {
+    const int scale = out.d > 0 ? round_to_int(fits[s].scale / out.d, 0, 63) : 0;
+    const int min = out.dmin > 0 ? round_to_int(fits[s].offset / out.dmin, 0, 63) : 0;
+    float best_error = INFINITY, codes[32];
+    for (int candidate = 0; candidate < 9; ++candidate) {
+      const ScaleMin trial{std::clamp(scale + candidate % 3 - 1, 0, 63), std::clamp(min + candidate / 3 - 1, 0, 63)};
+      const float error = code_with(x + 32 * s, 32, out.d * static_cast<float>(trial.scale),
+                                    out.dmin * static_cast<float>(trial.min), 0, high, codes);
+      if (error < best_error || candidate == 0) {
+        best_error = error;
+        out.scales[s] = trial;
+        std::copy(codes, codes + 32, out.codes + 32 * s);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void encode_q4_0_search(const float* src, uint8_t* dst, int64_t n_blocks) {
+  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 18) {
+    encode_q4_0(src, dst, 1);
+    float plain[32];
+    decode_q4_0(dst, plain, 1);
+    const float plain_error = sum_lanes(32, [&](int i) { return (src[i] - plain[i]) * (src[i] - plain[i]); });
+    float codes[32];
+    const float d = round_to_half(fit_symmetric(src, 32, -8, 7));
+    if (!(code_with(src, 32, d, 0, -8, 7, codes) < plain_error)) continue;
+    store_half(dst, d);
+    for (int j = 0; j < 16; ++j) {
+      dst[2 + j] = static_cast<uint8_t>((static_cast<int>(codes[j]) + 8) | (static_cast<int>(codes[j + 16]) + 8) << 4);
+    }
+  }
+}
+
+void encode_q4_k(const float* src, uint8_t* dst, int64_t n_blocks) {
+  AffineSuperBlock block;
+  for (int64_t b = 0; b < n_blocks; ++b, src += 256, dst += 144) {
+    encode_affine(src, 15, block);
+    store_half(dst, block.d);
+    store_half(dst + 2, block.dmin);
+    pack_scale_mins(block.scales, dst + 4);
+    for (int i = 0; i < 128; ++i) {
+      const float* pair = block.codes + i / 32 * 64 + i % 32;
+      dst[16 + i] = static_cast<uint8_t>(static_cast<int>(pair[0]) | static_cast<int>(pair[32]) << 4);
+    }
+  }
+}
+
+void encode_q5_k(const float* src, uint8_t* dst, int64_t n_blocks) {
+  AffineSuperBlock block;
+  for (int64_t b = 0; b < n_blocks; ++b, src += 256, dst += 176) {
+    encode_affine(src, 31, block);
+    store_half(dst, block.d);
+    store_half(dst + 2, block.dmin);
+    pack_scale_mins(block.scales, dst + 4);
+    std::fill(dst + 16, dst + 176, uint8_t{0});
+    for (int i = 0; i < 256; ++i) {
+      const int s = i / 32, q = static_cast<int>(block.codes[i]);
+      dst[16 + i % 32] |= static_cast<uint8_t>((q >> 4) << s);
+      dst[48 + s / 2 * 32 + i % 32] |= static_cast<uint8_t>((q & 15) << 4 * (s & 1));
+    }
+  }
+}
+
+void encode_q6_k(const float* src, uint8_t* dst, int64_t n_blocks) {
+  for (int64_t b = 0; b < n_blocks; ++b, src += 256, dst += 210) {
+    float fits[16], codes[256];
+    for (int s = 0; s < 16; ++s) fits[s] = fit_symmetric(src + 16 * s, 16, -32, 31);
+    const float d = round_to_half(signed_extreme(fits, 16) / -128);
+    for (int s = 0; s < 16; ++s) {
+      const int scale = d != 0 ? round_to_int(fits[s] / d, -128, 127) : 0;
+      float best_error = INFINITY, trial_codes[16];
+      for (int trial = std::max(scale - 1, -128); trial <= std::min(scale + 1, 127); ++trial) {
+        const float error = code_with(src + 16 * s, 16, d * static_cast<float>(trial), 0, -32, 31, trial_codes);
+        if (error < best_error || best_error == INFINITY) {
+          best_error = error;
+          dst[192 + s] = static_cast<uint8_t>(static_cast<int8_t>(trial));
+          std::copy(trial_codes, trial_codes + 16, codes + 16 * s);
+        }
+      }
+    }
+    store_half(dst + 208, d);
+    std::fill(dst, dst + 192, uint8_t{0});
+    for (int i = 0; i < 256; ++i) {
+      const int half = i / 128, quarter = i % 128 / 32, l = i % 32, q = static_cast<int>(codes[i]) + 32;
+      dst[64 * half + 32 * (quarter & 1) + l] |= static_cast<uint8_t>((q & 15) << 4 * (quarter / 2));
+      dst[128 + 32 * half + l] |= static_cast<uint8_t>((q >> 4) << 2 * quarter);
+    }
+  }
+}
+
+}  // namespace onebit::codec
