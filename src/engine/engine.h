@@ -1,0 +1,96 @@
+// A loaded model with its drafter on one device: weights, state memory and the three programs (target, encode, draft).
+// The only floor that knows model AND backend. Not thread-safe: one thread runs it (through the scheduler).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/drafter.h"
+#include "model/model.h"
+
+namespace onebit {
+
+struct EngineOptions {
+  std::string model_path;
+  std::string drafter_path;  // empty: no drafter
+  std::string device = "auto";
+  BackendOptions backend;
+  W4a4 w4a4 = W4a4::automatic;
+  int64_t n_ctx = 0;      // longest sequence; 0: min(trained context, kDefaultContext)
+  int32_t n_slots = 1;    // sequences at once
+  int32_t n_batch = 512;  // most rows of one submission
+  int64_t n_logits = 0;   // most rows with logits of one submission; 0: what the slots can ask for
+  CacheType cache = CacheType::f16;
+  int32_t draft_max = -1;                   // drafted tokens a step; -1: the drafter's block size less one; 0: never
+  float draft_p_min = 0;                    // 0: a block is kept whole
+  int64_t memory_limit = 0;                 // bytes; 0: what the device has free
+  std::function<void(double)> on_progress;  // share of the weights loaded, 0..1
+};
+
+inline constexpr int64_t kDefaultContext = 8192;
+
+/// One line of the memory table.
+struct MemoryPool {
+  std::string name;
+  int64_t bytes = 0;
+};
+
+/// What opening the files decides, before anything is allocated: `1bit plan` prints it, Engine carries it out.
+struct EnginePlan {
+  EngineOptions options;  // every default filled in
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Drafter> drafter;  // may be null
+  StateSizes target_sizes, draft_sizes, tap_sizes;
+  PlanLimits target_limits, encode_limits, draft_limits;
+  std::vector<MemoryPool> memory;
+  std::vector<std::string> warnings;
+
+  int64_t memory_bytes() const;
+};
+/// Opens the files and sizes every pool. Throws Error(refused) on files that are bad or do not fit each other.
+EnginePlan plan_engine(const EngineOptions& options);
+
+class Engine {
+ public:
+  /// Loads. Throws Error(out_of_memory) with the table of pools when they exceed the limit, before any is allocated.
+  explicit Engine(EnginePlan plan);
+  ~Engine();
+  Engine(const Engine&) = delete;
+
+  const EngineOptions& options() const { return plan_.options; }
+  const ModelConfig& config() const { return plan_.model->config(); }
+  const Model& model() const { return *plan_.model; }
+  const Drafter* drafter() const { return plan_.drafter.get(); }
+  const DeviceInfo& device() const { return plan_.backend->info(); }
+  const std::vector<MemoryPool>& memory() const { return plan_.memory; }
+  const std::vector<std::string>& warnings() const { return plan_.warnings; }
+  const StateSizes& target_sizes() const { return plan_.target_sizes; }
+  const StateSizes& draft_sizes() const { return plan_.draft_sizes; }
+  const PlanLimits& target_limits() const { return plan_.target_limits; }
+
+  /// Runs the target on a batch; waits.
+  void run_target(const Batch& batch);
+  void read_logits(int64_t out_row, std::span<float> to);  // [n_vocab]
+  void read_next(int64_t out_row, std::span<int32_t> to);  // argmax of consecutive rows
+  /// Feeds tapped rows of the last run_target() to the drafter's caches.
+  void run_encode(const Batch& batch);
+  void run_draft(const Batch& batch);
+  /// Drafted ids and their confidence for all outputs of the last run_draft(), [n_out] each.
+  void read_draft(std::span<int32_t> ids, std::span<float> confidence);
+
+  void clear_slot(int32_t slot);
+
+ private:
+  EnginePlan plan_;
+  std::unique_ptr<StatePool> target_states_, draft_states_, tap_states_;
+  std::unique_ptr<Program> target_, encode_, draft_;
+  int logits_output_ = -1, next_output_ = -1;
+  std::vector<float> draft_scores_;  // version 1: scores of a row's candidates
+  std::vector<int32_t> draft_candidates_;
+};
+
+}  // namespace onebit

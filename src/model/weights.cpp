@@ -1,0 +1,50 @@
+#include "model/weights.h"
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "gguf/hadamard.h"
+
+namespace onebit {
+namespace {
+
+std::vector<int64_t> without_outer_ones(std::vector<int64_t> shape) {
+  while (shape.size() > 1 && shape.front() == 1) shape.erase(shape.begin());
+  return shape;
+}
+
+}  // namespace
+
+Weights::Weights(const GgufFile& file, W4a4 mode) : file_(file), policy_(file, mode), stamp_(hadamard_stamp(file)) {
+  check_hadamard_tensors(file);
+}
+
+const Weight& Weights::get(const std::string& name, const std::vector<int64_t>& shape) {
+  if (const Weight* weight = find(name, shape)) return *weight;
+  refuse("{}: {}: expected a tensor [{}], found none", file_.path(), name, fmt::join(shape, ", "));
+}
+
+const Weight* Weights::find(const std::string& name, const std::vector<int64_t>& shape) {
+  if (const auto known = index_.find(name); known != index_.end()) return known->second;
+  const TensorInfo* tensor = file_.find(name);
+  if (!tensor) return nullptr;
+  if (without_outer_ones(tensor->shape) != without_outer_ones(shape)) {
+    refuse("{}: {}: expected [{}], found {} {}", file_.path(), name, fmt::join(shape, ", "), shape_text(tensor->shape),
+           type_name(tensor->type));
+  }
+  if (!type_info(tensor->type).decodable) {
+    refuse("{}: {}: type {} can't be computed with; quantise the model to another type", file_.path(), name,
+           type_name(tensor->type));
+  }
+  Weight& weight = weights_.emplace_back();
+  weight.name = name;
+  weight.type = tensor->type;
+  weight.shape = shape;
+  weight.data = tensor->data;
+  weight.rotated = is_rotated(*tensor, stamp_);
+  weight.prompt_int4 = policy_.prompt_int4(weight);
+  index_.emplace(name, &weight);
+  return &weight;
+}
+
+}  // namespace onebit
