@@ -1,0 +1,202 @@
+// Compiles and runs plans: operands are bound and checked here, the ops themselves are in their own files.
+#include "backend/ref/program.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "gguf/blocks.h"
+
+namespace onebit::ref {
+namespace {
+
+/// Weights that ops read as bytes, row by row; all others are small vectors, decoded once.
+bool reads_matrix(Op op) {
+  return op == Op::embed || op == Op::matmul || op == Op::matmul_experts || op == Op::select_walk;
+}
+
+std::vector<float> decoded(const Weight& weight) {
+  const int64_t bytes = row_bytes(weight.type, weight.n_in());
+  const int64_t n_row = static_cast<int64_t>(weight.data.size()) / bytes;
+  std::vector<float> values(static_cast<size_t>(n_row * weight.n_in()));
+  for (int64_t r = 0; r < n_row; ++r) {
+    decode_row(weight.type, weight.data.data() + r * bytes, values.data() + r * weight.n_in(), weight.n_in());
+  }
+  return values;
+}
+
+/// The parameters of a state-using op against the state's shape.
+void check_state_shape(const Step& step) {
+  if (const auto* params = std::get_if<AttentionParams>(&step.params)) {
+    const auto& kv = std::get<KvState>(step.state->kind);
+    CHECK(kv.n_head_kv == params->n_head_kv && kv.d_head == params->d_head);
+  }
+  if (const auto* params = std::get_if<DeltaNetParams>(&step.params)) {
+    const auto& net = std::get<DeltaNetState>(step.state->kind);
+    CHECK(net.n_channel == 2 * params->n_k_head * params->d_k + params->n_v_head * params->d_v);
+    CHECK(net.n_tap == params->n_tap && net.n_v_head == params->n_v_head);
+    CHECK(net.d_k == params->d_k && net.d_v == params->d_v);
+    CHECK(step.weights[0]->shape == (std::vector<int64_t>{net.n_channel, net.n_tap}));
+    CHECK(step.weights[1]->n_in() == net.n_v_head && step.weights[2]->n_in() == net.n_v_head);
+  }
+}
+
+}  // namespace
+
+RefProgram::RefProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
+                       const std::function<bool(const Weight*)>& loaded)
+    : plan_(plan), limits_(limits), arena_(place_values(plan, limits)) {
+  for (const Step& step : plan_.steps()) {
+    Bound bound;
+    for (const Weight* weight : step.weights) {
+      CHECK(loaded(weight));
+      bound.operands.push_back(reads_matrix(step.op) ? std::vector<float>{} : decoded(*weight));
+    }
+    if (step.state) bind_state(step, pools, bound);
+    bound_.push_back(std::move(bound));
+  }
+  for (const PlanOutput& output : plan_.outputs()) CHECK(plan_.info(output.value).type != Dtype::act);
+  memory_.resize(static_cast<size_t>(arena_.bytes + 7) / 8);
+}
+
+void RefProgram::bind_state(const Step& step, std::span<StatePool* const> pools, Bound& bound) {
+  check_state_shape(step);
+  for (StatePool* pool : pools) {
+    auto* states = dynamic_cast<States*>(pool);
+    CHECK(states);
+    bound.state = states->find(step.state);
+    if (!bound.state) continue;
+    if (std::holds_alternative<KvState>(step.state->kind)) cache_sizes_ = states->sizes();
+    if (std::holds_alternative<DeltaNetState>(step.state->kind)) slot_sizes_ = states->sizes();
+    return;
+  }
+  CHECK(!"the state belongs to one of the pools");
+}
+
+bool RefProgram::uses(Op op) const {
+  return std::any_of(plan_.steps().begin(), plan_.steps().end(), [op](const Step& step) { return step.op == op; });
+}
+
+void RefProgram::check_batch(const Batch& batch) const {
+  const int64_t n_tok = batch.n_tok();
+  CHECK(n_tok > 0 && n_tok <= limits_.n_tok && batch.n_out() <= limits_.n_out);
+  int32_t row = 0;
+  std::vector<int32_t> slots;
+  for (const Sequence& sequence : batch.sequences) {
+    CHECK(sequence.row == row && sequence.n_tok > 0 && sequence.pos >= 0 && sequence.n_commit >= 0);
+    row += sequence.n_tok;
+    for (int32_t page : sequence.pages) CHECK(page >= -1 && page < cache_sizes_.n_pages);
+    slots.push_back(sequence.slot);
+  }
+  if (uses(Op::delta_net)) {
+    std::sort(slots.begin(), slots.end());
+    CHECK(slots.front() >= 0 && slots.back() < slot_sizes_.n_slots);
+    CHECK(std::adjacent_find(slots.begin(), slots.end()) == slots.end());  // two sequences of one slot have no order
+  }
+  for (int64_t i = 0; i < batch.n_out(); ++i) {
+    const int32_t output = batch.outputs[static_cast<size_t>(i)];
+    CHECK(output >= 0 && output < n_tok && (i == 0 || output > batch.outputs[static_cast<size_t>(i - 1)]));
+  }
+  if (uses(Op::embed) || uses(Op::select_walk)) CHECK(static_cast<int64_t>(batch.tokens.size()) == n_tok);
+  if (uses(Op::load_rows)) CHECK(static_cast<int64_t>(batch.source_rows.size()) == n_tok);
+}
+
+Ticket RefProgram::submit(const Batch& batch) {
+  check_batch(batch);
+  tokens_.clear();
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    for (int32_t i = 0; i < batch.sequences[s].n_tok; ++i) {
+      tokens_.push_back({batch.sequences[s].row + i, static_cast<int32_t>(s)});
+    }
+  }
+  for (size_t i = 0; i < plan_.steps().size(); ++i) {
+    const Step& step = plan_.steps()[i];
+    const OpCall call{plan_,
+                      step,
+                      batch,
+                      tokens_,
+                      arena_.offset,
+                      reinterpret_cast<uint8_t*>(memory_.data()),
+                      bound_[i].operands,
+                      bound_[i].state};
+    op_function(step.op)(call);
+  }
+  n_tok_ = batch.n_tok();
+  n_out_ = batch.n_out();
+  return ++last_;
+}
+
+void RefProgram::wait(Ticket ticket) { CHECK(ticket <= last_); }
+
+template <class T>
+void RefProgram::copy_out(int index, int64_t row, std::span<T> to, Dtype type) const {
+  CHECK(last_ > 0 && index >= 0 && index < static_cast<int>(plan_.outputs().size()));
+  const Value value = plan_.outputs()[static_cast<size_t>(index)].value;
+  const ValueInfo& info = plan_.info(value);
+  const int64_t n_row = (info.rows == Rows::tokens ? n_tok_ : n_out_) * info.multiple;
+  const auto size = static_cast<int64_t>(to.size());
+  CHECK(info.type == type && row >= 0 && size % info.width == 0 && row + size / info.width <= n_row);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(memory_.data()) + arena_.offset[static_cast<size_t>(value.id)];
+  std::memcpy(to.data(), bytes + row * info.width * 4, to.size_bytes());
+}
+
+void RefProgram::read(int index, int64_t row, std::span<float> to) { copy_out(index, row, to, Dtype::f32); }
+void RefProgram::read(int index, int64_t row, std::span<int32_t> to) { copy_out(index, row, to, Dtype::i32); }
+
+OpFunction op_function(Op op) {
+  switch (op) {
+    case Op::embed:
+      return embed;
+    case Op::rms_norm:
+      return rms_norm;
+    case Op::add:
+      return add;
+    case Op::sigmoid_mul:
+      return sigmoid_mul;
+    case Op::swiglu:
+      return swiglu;
+    case Op::softcap:
+      return softcap;
+    case Op::slice_heads:
+      return slice_heads;
+    case Op::quantize:
+      return quantize;
+    case Op::matmul:
+      return matmul;
+    case Op::route:
+      return route;
+    case Op::matmul_experts:
+      return matmul_experts;
+    case Op::combine_experts:
+      return combine_experts;
+    case Op::gather_rows:
+      return gather_rows;
+    case Op::rope:
+      return rope;
+    case Op::kv_store:
+      return kv_store;
+    case Op::attention:
+      return attention;
+    case Op::block_attention:
+      return block_attention;
+    case Op::delta_net:
+      return delta_net;
+    case Op::gated_norm:
+      return gated_norm;
+    case Op::block_conv:
+      return block_conv;
+    case Op::store_rows:
+      return store_rows;
+    case Op::load_rows:
+      return load_rows;
+    case Op::argmax:
+      return argmax;
+    case Op::top_k:
+      return top_k;
+    case Op::select_walk:
+      return select_walk;
+  }
+  CHECK(!"the list of ops is closed");
+  return nullptr;
+}
+
+}  // namespace onebit::ref

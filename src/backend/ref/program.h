@@ -1,0 +1,47 @@
+// A plan on the reference backend: checked once when compiled, run at once when submitted.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/ref/call.h"
+
+namespace onebit::ref {
+
+class RefProgram : public Program {
+ public:
+  /// `loaded` says whether a weight has been taken over by the backend.
+  RefProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
+             const std::function<bool(const Weight*)>& loaded);
+
+  Ticket submit(const Batch& batch) override;
+  void wait(Ticket ticket) override;
+  void read(int index, int64_t row, std::span<float> to) override;
+  void read(int index, int64_t row, std::span<int32_t> to) override;
+
+ private:
+  struct Bound {
+    Memory* state = nullptr;
+    std::vector<std::vector<float>> operands;  // see OpCall
+  };
+
+  void bind_state(const Step& step, std::span<StatePool* const> pools, Bound& bound);
+  void check_batch(const Batch& batch) const;
+  bool uses(Op op) const;
+  template <class T>
+  void copy_out(int index, int64_t row, std::span<T> to, Dtype type) const;
+
+  Plan plan_;
+  PlanLimits limits_;
+  Arena arena_;
+  std::vector<Bound> bound_;      // by step
+  std::vector<uint64_t> memory_;  // the arena's bytes
+  std::vector<TokenRow> tokens_;
+  StateSizes cache_sizes_;         // of the pool that owns the plan's caches
+  StateSizes slot_sizes_;          // of the pool that owns its recurrent states
+  int64_t n_tok_ = 0, n_out_ = 0;  // rows of the last run
+  Ticket last_ = 0;
+};
+
+}  // namespace onebit::ref
