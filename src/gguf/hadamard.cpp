@@ -11,11 +11,11 @@ namespace onebit {
 namespace {
 
 // Roles of blk.N.ROLE.weight, sorted. Experts are rotated along K like any matrix.
-constexpr std::array<std::string_view, 23> kRotatedRoles = {
-    "attn_gate", "attn_k",        "attn_k_b",       "attn_kv_a_mqa", "attn_kv_b",     "attn_output",
-    "attn_q",    "attn_q_a",      "attn_q_b",       "attn_qkv",      "attn_v",        "attn_v_b",
-    "ffn_down",  "ffn_down_exps", "ffn_down_shexp", "ffn_gate",      "ffn_gate_exps", "ffn_gate_shexp",
-    "ffn_up",    "ffn_up_exps",   "ffn_up_shexp",   "ssm_alpha",     "ssm_beta"};
+constexpr std::array<std::string_view, 24> kRotatedRoles = {
+    "attn_gate",        "attn_k",        "attn_k_b",       "attn_kv_a_mqa", "attn_kv_b",     "attn_output",
+    "attn_q",           "attn_q_a",      "attn_q_b",       "attn_qkv",      "attn_v",        "attn_v_b",
+    "ffn_down",         "ffn_down_exps", "ffn_down_shexp", "ffn_gate",      "ffn_gate_exps", "ffn_gate_shexp",
+    "ffn_gate_up_exps", "ffn_up",        "ffn_up_exps",    "ffn_up_shexp",  "ssm_alpha",     "ssm_beta"};
 static_assert(std::is_sorted(kRotatedRoles.begin(), kRotatedRoles.end()));
 
 /// The ROLE of "blk.N.ROLE.weight", empty for other names.

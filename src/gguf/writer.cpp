@@ -23,8 +23,9 @@ uint64_t padding_after(uint64_t size) { return (kAlignment - size % kAlignment) 
 
 template <class T>
 void put(std::vector<uint8_t>& out, T value) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
-  out.insert(out.end(), bytes, bytes + sizeof value);
+  const size_t end = out.size();
+  out.resize(end + sizeof value);
+  std::memcpy(out.data() + end, &value, sizeof value);
 }
 
 void put_string(std::vector<uint8_t>& out, std::string_view text) {
