@@ -29,12 +29,17 @@ class ThinkSplitter {
 
  private:
   enum class State : char { before, inside_start, inside, content_start, content };
-  void step(ThinkDelta& delta, bool at_end);
+  void advance(ThinkDelta& delta);
+  bool enter(State otherwise);
+  bool find_close(ThinkDelta& delta);
+  void add_reasoning(std::string_view text, ThinkDelta& delta);
 
   std::string open_tag_;
   std::string close_tag_;
   State state_;
-  std::string held_;
+  bool trim_start_ = true;  // no reasoning yet: white space is dropped
+  std::string space_;       // white space behind the reasoning so far
+  std::string held_;        // text whose part isn't decided
 };
 
 }  // namespace onebit

@@ -3,7 +3,6 @@
 // it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -12,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/added_tokens.h"
+#include "text/bpe.h"
 #include "text/pretokenize.h"
 
 namespace onebit {
@@ -21,14 +22,19 @@ class GgufFile;
 /// Values of tokenizer.ggml.token_type.
 enum class TokenType : uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
+/// Ids with a role, as far as the file names them.
+struct SpecialIds {
+  std::optional<int32_t> bos, eos, eot, eom, unk, sep, pad, mask;
+  std::optional<int32_t> fim_pre, fim_suf, fim_mid, fim_pad, fim_rep, fim_sep;
+};
+
 /// Everything a file says about its tokenizer; what a converter writes and what Tokenizer is made of.
 struct TokenizerData {
   std::vector<std::string> tokens;  ///< [n_vocab] as in the file: normal tokens in the byte-level alphabet
   std::vector<TokenType> types;     ///< [n_vocab]
   std::vector<std::string> merges;  ///< "left right", lowest rank first
   std::string pre;                  ///< value of tokenizer.ggml.pre, e.g. "qwen2"
-  std::optional<int32_t> bos, eos, eot, eom, unk, sep, pad, mask;
-  std::optional<int32_t> fim_pre, fim_suf, fim_mid, fim_pad, fim_rep, fim_sep;
+  SpecialIds special;
   bool add_bos = false;
   bool add_eos = false;
   bool ignore_merges = false;  ///< a piece that is a token as a whole is emitted without merging
@@ -55,7 +61,7 @@ struct TextSegment {
 class Tokenizer {
  public:
   /// Throws Error(refused) when the data contradicts itself (ids out of range, merges of unknown tokens).
-  explicit Tokenizer(TokenizerData data);
+  explicit Tokenizer(const TokenizerData& data);
 
   /// Ids of `text`; nothing is added at the ends (see add_special_ids). Invalid UTF-8 is read as U+FFFD.
   std::vector<int32_t> encode(std::string_view text, ParseSpecial parse_special) const;
@@ -84,14 +90,36 @@ class Tokenizer {
   /// The id of the control or user-defined token with exactly this text, or else of the normal token with these bytes.
   std::optional<int32_t> token_id(std::string_view text) const;
 
-  int32_t n_vocab() const { return static_cast<int32_t>(data_.tokens.size()); }
-  std::optional<int32_t> bos() const { return data_.bos; }
-  std::optional<int32_t> eos() const { return data_.eos; }
-  std::optional<int32_t> mask() const { return data_.mask; }
-  const TokenizerData& data() const { return data_; }
+  int32_t n_vocab() const { return static_cast<int32_t>(types_.size()); }
+  const SpecialIds& special() const { return special_; }
+  std::optional<int32_t> bos() const { return special_.bos; }
+  std::optional<int32_t> eos() const { return special_.eos; }
+  std::optional<int32_t> mask() const { return special_.mask; }
+  bool add_bos() const { return add_bos_; }
+  bool add_eos() const { return add_eos_; }
 
  private:
-  TokenizerData data_;
+  void read_pieces(const TokenizerData& data);
+  void read_merges(const TokenizerData& data);
+  void index_pieces();
+  void collect_eog_ids();
+  void check_id(int32_t id) const;
+  int32_t find_piece(std::string_view bytes) const;
+  void encode_valid(std::string_view text, std::span<const TextRange> control_ranges, std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, std::string& buffer, std::vector<int32_t>& ids) const;
+
+  PretokenizerKind kind_;
+  bool nfc_;
+  bool ignore_merges_;
+  bool add_bos_;
+  bool add_eos_;
+  SpecialIds special_;
+  std::vector<TokenType> types_;   // [n_vocab]
+  std::string bytes_;              // the pieces, one behind the other
+  std::vector<uint32_t> offsets_;  // [n_vocab + 1] into bytes_
+  std::vector<int32_t> slots_;     // hash table of ids by bytes, -1: free; size a power of two
+  Bpe bpe_;
+  AddedTokens added_;
   std::set<int32_t> eog_ids_;
 };
 
