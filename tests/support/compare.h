@@ -1,0 +1,84 @@
+// How closely results must agree: the one table from tolerance classes (plan/op.h) to error bounds.
+// In: an expected and an actual array, a class, how many terms were summed and how large the operands were.
+// Out: a message naming the worst element, empty when all agree.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "plan/op.h"
+
+namespace onebit::test {
+
+/// Unit roundoff of f32.
+inline constexpr double kUnit = 0x1p-24;
+
+/// What a result may differ by: class x sqrt(terms) x magnitude. The magnitude bounds the sum of the absolute terms,
+/// e.g. |x| |w| for a dot product; without one the largest absolute value of the row is taken.
+struct Bound {
+  Tolerance tolerance = Tolerance::exact;
+  double terms = 1;
+  std::function<double(int64_t row, int64_t column)> magnitude;
+};
+
+inline double units(const Bound& bound) {
+  switch (bound.tolerance) {
+    case Tolerance::exact:
+      return 0;
+    case Tolerance::integer:
+      return 4 + 2 * std::sqrt(bound.terms);
+    case Tolerance::rounding:
+      return 16;
+    case Tolerance::reduction:
+      return 16 + 4 * std::sqrt(bound.terms);
+  }
+  return 0;
+}
+
+/// True when equal, counting NaN as equal to NaN.
+inline bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+/// Rows of `width` columns. `exact` compares bits (0 and -0 differ).
+inline std::string compare(std::span<const float> expected, std::span<const float> actual, int64_t width,
+                           const Bound& bound) {
+  if (expected.size() != actual.size()) return fmt::format("{} values, expected {}", actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const int64_t row = static_cast<int64_t>(i) / width, column = static_cast<int64_t>(i) % width;
+    if (bound.tolerance == Tolerance::exact) {
+      if (std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(actual[i])) continue;
+      return fmt::format("[{}, {}] is {:.9g}, expected exactly {:.9g}", row, column, actual[i], expected[i]);
+    }
+    double magnitude = 0;
+    if (bound.magnitude) {
+      magnitude = bound.magnitude(row, column);
+    } else {
+      for (float x : expected.subspan(static_cast<size_t>(row * width), static_cast<size_t>(width))) {
+        magnitude = std::fmax(magnitude, std::fabs(x));
+      }
+    }
+    const double allowed = units(bound) * kUnit * magnitude;
+    const double error = std::fabs(static_cast<double>(actual[i]) - static_cast<double>(expected[i]));
+    if (same(expected[i], actual[i]) || error <= allowed) continue;
+    return fmt::format("[{}, {}] is {:.9g}, expected {:.9g}: error {:.3g}, allowed {:.3g}", row, column, actual[i],
+                       expected[i], error, allowed);
+  }
+  return "";
+}
+
+inline std::string compare(std::span<const int32_t> expected, std::span<const int32_t> actual, int64_t width) {
+  if (expected.size() != actual.size()) return fmt::format("{} values, expected {}", actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i] == actual[i]) continue;
+    return fmt::format("[{}, {}] is {}, expected {}", static_cast<int64_t>(i) / width, static_cast<int64_t>(i) % width,
+                       actual[i], expected[i]);
+  }
+  return "";
+}
+
+}  // namespace onebit::test
