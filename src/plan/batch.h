@@ -16,13 +16,14 @@ enum class Phase : uint8_t {
 
 /// One sequence's rows in a batch: contiguous, at consecutive positions.
 struct Sequence {
-  int32_t row = 0;       // first row
-  int32_t n_tok = 0;     // number of rows
-  int32_t pos = 0;       // position of the first row
+  int32_t row = 0;    // first row
+  int32_t n_tok = 0;  // number of rows
+  int32_t pos = 0;    // position of the first row
   Phase phase = Phase::prompt;
   int32_t slot = 0;      // recurrent state slot
   int32_t n_commit = 0;  // rows of the slot's tape that were accepted and must be applied first
-  std::span<const int32_t> pages;  // page of positions [i*kPageTokens, (i+1)*kPageTokens); -1: dropped, out of every window
+  // Page of positions [i*kPageTokens, (i+1)*kPageTokens); -1: dropped, out of every window.
+  std::span<const int32_t> pages = {};
 };
 
 struct Batch {

@@ -1,5 +1,5 @@
-// The closed list of operations a plan may use: what each computes, on which shapes, with which parameters, and how far a
-// backend may stray from the definition. backend/ref/ is the executable form of these formulas.
+// The closed list of operations a plan may use: what each computes, on which shapes, with which parameters, and how far
+// a backend may stray from the definition. backend/ref/ is the executable form of these formulas.
 //
 // Shapes are row-major, outermost first. R is the row count of the operand (tokens, outputs or tokens x experts).
 // Positions, phases and sequence boundaries of rows come from the Batch (plan/batch.h), never from the plan.
@@ -12,16 +12,16 @@
 namespace onebit {
 
 enum class Op : uint8_t {
-  embed,            // y[R,W] = table[token(row)]; table [n_vocab, W] of any block type, never rotated
-  rms_norm,         // y = x * w / sqrt(mean(x^2) + eps) over groups of `group` columns; w [group]
-  add,              // y = a + b
-  sigmoid_mul,      // y = x * sigmoid(g); g has x's width, or width 1 (one gate per row)
-  swiglu,           // y = silu(gate) * up
-  softcap,          // y = x * scale, then cap * tanh(y / cap) when cap > 0
-  slice_heads,      // y[R, n_group*length]: from each of n_group column groups of `stride`, columns offset..offset+length-1
-  quantize,         // f32 -> act: blocks of 32 columns, rotated first when `rotate`; int8 grid, or int4 for prompt rows
-  matmul,           // y[R,N] = x[R,K] W^T; W [N,K]; x is act for quantised W (integer dot per block), else f32
-  route,            // ids, weights [R, n_used]: the n_used largest of softmax (or sigmoid) of the router's logits
+  embed,        // y[R,W] = table[token(row)]; table [n_vocab, W] of any block type, never rotated
+  rms_norm,     // y = x * w / sqrt(mean(x^2) + eps) over groups of `group` columns; w [group]
+  add,          // y = a + b
+  sigmoid_mul,  // y = x * sigmoid(g); g has x's width, or width 1 (one gate per row)
+  swiglu,       // y = silu(gate) * up
+  softcap,      // y = x * scale, then cap * tanh(y / cap) when cap > 0
+  slice_heads,  // y[R, n_group*length]: from each of n_group column groups of `stride`, columns offset..offset+length-1
+  quantize,     // f32 -> act: blocks of 32 columns, rotated first when `rotate`; int8 grid, or int4 for prompt rows
+  matmul,       // y[R,N] = x[R,K] W^T; W [N,K]; x is act for quantised W (integer dot per block), else f32
+  route,        // ids, weights [R, n_used]: the n_used largest of softmax (or sigmoid) of the router's logits
   matmul_experts,   // y[R*n_used,N]: row (t,j) = x row (t, or (t,j)) times W[ids(t,j)]^T; W [n_expert, N, K]
   combine_experts,  // y[R,W] = sum_j weights(t,j) * x[(t,j)]
   gather_rows,      // y[outputs,W] = x[rows that get logits]
@@ -34,7 +34,7 @@ enum class Op : uint8_t {
   block_conv,       // DFlash2 grouped dynamic causal convolution inside each sequence's rows; see BlockConvParams
   store_rows,       // rows buffer [row, offset..offset+W-1] = x; skipped unless the batch asks for taps
   load_rows,        // y[R,W] = rows buffer [source_rows]; NaN -> 0, clamped to +-65504
-  argmax,           // ids[R,1]: column of the largest value, lowest column on ties
+  argmax,           // ids[R,1]: column of the largest value, lowest column on ties; NaN counts as -infinity
   top_k,            // ids, values [R,k]: the k largest, descending, lowest column first on ties
   select_walk,      // DFlash2 candidate selector: ids, confidence [R,1] and scores [R,k]; see SelectParams
 };
@@ -61,12 +61,14 @@ struct SliceParams {
 };
 /// One activation block is 32 int8 codes, one f32 scale and the sum of the codes; a row of K columns has K/32 blocks.
 ///   int8 grid: d = amax/127, code = round_half_away(x * (127/amax))
-///   int4 grid (rows in prompt phase when `prompt_int4`): d = amax/7, code = clamp(round_half_away(x * (7/amax)), -8, 7)
+///   int4 grid (rows in prompt phase when `prompt_int4`): d = amax/7, code = round_half_away(x * (7/amax))
+/// A block with amax < 2^-100 is all zeros, d = 0.
 /// `rotate` applies the 32-point normalised Walsh-Hadamard transform to each block first (gguf/hadamard.h).
 struct QuantizeParams {
   bool rotate = false;
   bool prompt_int4 = false;
 };
+/// Chosen by logit, largest first, lowest column first on ties.
 enum class RouterGate : uint8_t { softmax, sigmoid };
 struct RouteParams {
   int32_t n_used = 0;
@@ -79,6 +81,7 @@ enum class RopeStyle : uint8_t {
   normal,  // pairs (2i, 2i + 1)
 };
 /// angle(pos, i) = pos * theta^(-2i/n_rot) / factor_i; factors come from the optional weight [n_rot/2].
+/// Angles need f64 (or as good): cosine and sine are those of the exact angle, rounded once.
 /// YaRN when yarn_factor > 1: angle = interpolated*(1-ramp) + extrapolated*ramp, cos and sin times attn_factor.
 struct RopeParams {
   int64_t n_head = 0, d_head = 0, n_rot = 0;
@@ -92,8 +95,8 @@ struct RopeParams {
 struct AttentionParams {
   int64_t n_head = 0, n_head_kv = 0, d_head = 0;
   float scale = 0;
-  int64_t window = 0;   // 0: unlimited
-  bool causal = true;   // block_attention only: among the sequence's own rows
+  int64_t window = 0;  // 0: unlimited
+  bool causal = true;  // block_attention only: among the sequence's own rows
 };
 /// Which key head serves value head h: tiled h mod n_k_head (qwen35), grouped h / (n_v_head/n_k_head) (qwen3next).
 enum class HeadMap : uint8_t { tiled, grouped };
@@ -104,13 +107,14 @@ enum class HeadMap : uint8_t { tiled, grouped };
 ///   per value head: S <- exp(g) S;  delta = b (v - S^T k);  S <- S + k delta^T;  o = S^T q
 /// State per sequence slot: the last n_tap-1 rows of u, S [n_v_head, d_v, d_k] (f32), and a tape of (u, beta, alpha).
 /// Phase verify: rows are computed from the committed state and only written to the tape (starting at tape row 0); any
-/// other phase writes the state. Before the rows of a batch, the first `n_commit` rows of the tape are applied.
+/// other phase writes the state. Before the rows of a batch, the first `n_commit` rows of the tape are applied; after
+/// them the tape holds what this batch wrote to it and no more. A slot occurs at most once in a batch.
 struct DeltaNetParams {
   int64_t n_k_head = 0, n_v_head = 0, d_k = 0, d_v = 0, n_tap = 4;
   HeadMap map = HeadMap::tiled;
   float eps = 1e-6f;
 };
-/// x [R,H], base [2, n_tap, H], delta [R, 2*n_tap*(H/group)] (side-major, then tap, then group); i = row in its sequence:
+/// x [R,H], base [2, n_tap, H], delta [R, 2*n_tap*(H/group)] (side-major, then tap, then group); i: row in its sequence:
 ///   y_i[c] = sum_{t < n_tap, t <= i} (base[side,t,c] + delta_i[side,t,c/group]) * x_{i-t}[c]
 struct BlockConvParams {
   int32_t side = 0, n_tap = 2, group = 16;
@@ -121,15 +125,16 @@ struct RowsParams {
 struct TopKParams {
   int32_t k = 1;
 };
-/// Candidates C, unary U [R,k] of each output row, gamma [R,rank]; codebooks A (predecessor), B (successor) [n_vocab, rank].
-/// Per sequence, u = token of its first row; for each output row: s_j = U_j + sum_r A[u,r] gamma[r] B[C_j,r];
-/// id = C_argmax(s), confidence = softmax(s)[argmax], u = id.
+/// Candidates C, unary U [R,k] of each output row, gamma [R,rank]; codebooks A (predecessor), B (successor), both
+/// [n_vocab, rank]. Per sequence, u = token of its first row; for each output row:
+///   s_j = U_j + sum_r A[u,r] gamma[r] B[C_j,r];  id = C_argmax(s), confidence = softmax(s)[argmax], u = id.
 struct SelectParams {
   int32_t rank = 0;
 };
 
-using OpParams = std::variant<std::monostate, NormParams, SoftcapParams, SliceParams, QuantizeParams, RouteParams, RopeParams,
-                              AttentionParams, DeltaNetParams, BlockConvParams, RowsParams, TopKParams, SelectParams>;
+using OpParams =
+    std::variant<std::monostate, NormParams, SoftcapParams, SliceParams, QuantizeParams, RouteParams, RopeParams,
+                 AttentionParams, DeltaNetParams, BlockConvParams, RowsParams, TopKParams, SelectParams>;
 
 struct OpInfo {
   std::string_view name;
