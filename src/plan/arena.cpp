@@ -42,7 +42,9 @@ bool same_storage(const ValueInfo& a, const ValueInfo& b) {
 
 }  // namespace
 
-int64_t value_row_bytes(const ValueInfo& info) { return info.type == Dtype::act ? info.width / 32 * 40 : info.width * 4; }
+int64_t value_row_bytes(const ValueInfo& info) {
+  return info.type == Dtype::act ? info.width / 32 * 44 : info.width * 4;
+}
 
 Arena place_values(const Plan& plan, const PlanLimits& limits) {
   CHECK(limits.n_tok > 0 && limits.n_out > 0);
@@ -57,7 +59,8 @@ Arena place_values(const Plan& plan, const PlanLimits& limits) {
     for (size_t o = 0; o < step.out.size(); ++o) {
       const int32_t id = step.out[o].id;
       const ValueInfo& info = plan.info(step.out[o]);
-      if (o == 0 && op_info(step.op).in_place && last[step.in[0].id] == now && same_storage(info, plan.info(step.in[0]))) {
+      if (o == 0 && op_info(step.op).in_place && last[step.in[0].id] == now &&
+          same_storage(info, plan.info(step.in[0]))) {
         arena.offset[id] = arena.offset[step.in[0].id];
         for (Block& block : live) {
           if (block.begin == arena.offset[id]) block.last_step = last[id];

@@ -53,31 +53,32 @@ class Plan {
   explicit Plan(std::string name) : name_(std::move(name)) {}
 
   // Each verb appends one step, checks its operands' shapes and returns what it writes.
-  Value embed(const Weight& table);                                            // [tok, n_embd]
-  Value rms_norm(Value x, const Weight& w, float eps);                         // x's shape; groups of w's length
+  Value embed(const Weight& table);                     // [tok, n_embd]
+  Value rms_norm(Value x, const Weight& w, float eps);  // x's shape; groups of w's length
   Value add(Value a, Value b);
   Value sigmoid_mul(Value x, Value gate);
   Value swiglu(Value gate, Value up);
   Value softcap(Value x, float scale, float cap);
   Value slice_heads(Value x, const SliceParams& params);
-  Value quantize(Value x, bool rotate, bool prompt_int4);                      // act; reused while asked for again
-  Value matmul(Value x, const Weight& w);                                      // [rows, w.n_out]
-  std::pair<Value, Value> route(Value logits, const RouteParams& params);      // ids, weights [rows, n_used]
-  Value matmul_experts(Value x, const Weight& w, Value ids);                   // [tok*n_used, w.n_out]
-  Value combine_experts(Value x, Value weights);                               // [tok, width]
-  Value gather_rows(Value x);                                                  // [out, width]
+  Value quantize(Value x, bool rotate, bool prompt_int4);                  // act; reused while asked for again
+  Value matmul(Value x, const Weight& w);                                  // [rows, w.n_out]
+  std::pair<Value, Value> route(Value logits, const RouteParams& params);  // ids, weights [rows, n_used]
+  Value matmul_experts(Value x, const Weight& w, Value ids);               // [tok*n_used, w.n_out]
+  Value combine_experts(Value x, Value weights);                           // [tok, width]
+  Value gather_rows(Value x);                                              // [out, width]
   Value rope(Value x, const RopeParams& params, const Weight* factors);
   void kv_store(Value k, Value v, const State& cache);
   Value attention(Value q, const State& cache, const AttentionParams& params);
   Value block_attention(Value q, Value k, Value v, const State& cache, const AttentionParams& params);
-  Value delta_net(Value u, Value beta, Value alpha, const Weight& conv, const Weight& a, const Weight& dt, const State& state,
-                  const DeltaNetParams& params);                               // [tok, n_v_head*d_v]
+  Value delta_net(Value u, Value beta, Value alpha, const Weight& conv, const Weight& a, const Weight& dt,
+                  const State& state,
+                  const DeltaNetParams& params);  // [tok, n_v_head*d_v]
   Value gated_norm(Value x, const Weight& w, Value z, float eps);
   Value block_conv(Value x, const Weight& base, Value delta, const BlockConvParams& params);
   void store_rows(Value x, const State& rows, int64_t offset);
-  Value load_rows(const State& rows);                                          // [tok, state width]
-  Value argmax(Value x);                                                       // i32 [rows, 1]
-  std::pair<Value, Value> top_k(Value x, int32_t k);                           // i32, f32 [rows, k]
+  Value load_rows(const State& rows);                 // [tok, state width]
+  Value argmax(Value x);                              // i32 [rows, 1]
+  std::pair<Value, Value> top_k(Value x, int32_t k);  // i32, f32 [rows, k]
   struct Walk {
     Value ids, confidence, scores;
   };
@@ -118,11 +119,11 @@ inline int64_t max_rows(const ValueInfo& info, const PlanLimits& limits) {
   return (info.rows == Rows::tokens ? limits.n_tok : limits.n_out) * info.multiple;
 }
 
-/// Bytes of one row of a value: 4 a column, or 40 a block of 32 columns for act (codes, scale, sum).
+/// Bytes of one row of a value: 4 a column, or 44 a block of 32 columns for act (codes, scale, two words for sums).
 int64_t value_row_bytes(const ValueInfo& info);
 
-/// Where each value lives in one scratch buffer: values whose lifetimes do not meet share space. In-place ops reuse their first
-/// input's space when that input dies with the step. Outputs live to the end of the run.
+/// Where each value lives in one scratch buffer: values whose lifetimes do not meet share space. In-place ops reuse
+/// their first input's space when that input dies with the step. Outputs live to the end of the run.
 struct Arena {
   std::vector<int64_t> offset;  // by value id, 64-byte aligned
   int64_t bytes = 0;

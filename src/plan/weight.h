@@ -1,4 +1,4 @@
-// A weight as a plan sees it: a named, shape-checked view of bytes owned by a GgufFile, with its two routing marks.
+// A weight as a plan sees it: a named, shape-checked view of bytes owned by a GgufFile, with its routing marks.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ struct Weight {
   std::span<const uint8_t> data;  // the file's bytes
   bool rotated = false;           // stored in the Hadamard-rotated basis along n_in: inputs are rotated too
   bool prompt_int4 = false;       // prompt rows use 4-bit activations (model/linear.cpp decides)
+  bool gather_only = false;       // rows are only looked up (embed, select_walk): a backend may leave them in the file
 
   int64_t n_in() const { return shape.back(); }
   int64_t n_out() const { return shape.size() < 2 ? 1 : shape[shape.size() - 2]; }
