@@ -2,6 +2,8 @@
 // "required" keys are refused when missing. Keys of an architecture take its name (general.architecture) as argument.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,9 +25,7 @@ inline constexpr const char* kHadamard = "onebit.hadamard_q4_0";          // i32
 inline constexpr const char* kW4a4Tensors = "onebit.w4a4_tensors";        // string array, absent = all rotated
 
 // --- architecture: sizes --------------------------------------------------------------------------------------------
-inline std::string of(std::string_view arch, std::string_view suffix) {
-  return std::string(arch) + "." + std::string(suffix);
-}
+inline std::string of(std::string_view arch, std::string_view suffix) { return fmt::format("{}.{}", arch, suffix); }
 /// u32, required: blocks, those of MTP heads included.
 inline std::string block_count(std::string_view arch) { return of(arch, "block_count"); }
 /// u32, required: trained context.
@@ -176,9 +176,7 @@ inline constexpr const char* kSelectorHidden = "selector_hidden.weight";        
 inline constexpr const char* kDraftToTarget = "d2t";  // drafter: i64 [n_vocab_draft], same ids if absent
 
 // --- tensors of a block: "blk.N." + role ----------------------------------------------------------------------------
-inline std::string block(int64_t index, std::string_view role) {
-  return "blk." + std::to_string(index) + "." + std::string(role);
-}
+inline std::string block(int64_t index, std::string_view role) { return fmt::format("blk.{}.{}", index, role); }
 inline constexpr const char* kAttnNorm = "attn_norm.weight";      // [n_embd]
 inline constexpr const char* kAttnQ = "attn_q.weight";            // [n_head * d_head (twice with a gate), n_embd]
 inline constexpr const char* kAttnK = "attn_k.weight";            // [n_head_kv * d_head, n_embd]

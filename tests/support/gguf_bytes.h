@@ -22,7 +22,7 @@ class GgufBytes {
   }
   GgufBytes& text(std::string_view value) {
     put<uint64_t>(value.size());
-    bytes.insert(bytes.end(), value.begin(), value.end());
+    for (const char c : value) bytes.push_back(static_cast<uint8_t>(c));
     return *this;
   }
   GgufBytes& header(uint64_t n_tensors, uint64_t n_entries, uint32_t version = 3) {
