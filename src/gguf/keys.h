@@ -163,6 +163,14 @@ inline constexpr const char* kTokenizerAddSpacePrefix = "tokenizer.ggml.add_spac
 inline constexpr const char* kChatTemplate = "tokenizer.chat_template";                     // string, none
 inline constexpr const char* kChatTemplates = "tokenizer.chat_templates";  // string array, none: names of variants
 
+// --- sampling that a model's makers recommend -------------------------------------------------------------------------
+inline constexpr const char* kSamplingTemperature = "general.sampling.temp";              // f32, 0.8
+inline constexpr const char* kSamplingTopK = "general.sampling.top_k";                    // i32, 40
+inline constexpr const char* kSamplingTopP = "general.sampling.top_p";                    // f32, 0.95
+inline constexpr const char* kSamplingMinP = "general.sampling.min_p";                    // f32, 0.05
+inline constexpr const char* kSamplingRepeatPenalty = "general.sampling.penalty_repeat";  // f32, 1
+inline constexpr const char* kSamplingRepeatLastN = "general.sampling.penalty_last_n";    // i32, 64
+
 // --- tensors of a whole model ---------------------------------------------------------------------------------------
 inline constexpr const char* kTokenEmbd = "token_embd.weight";           // [n_vocab, n_embd]
 inline constexpr const char* kOutputNorm = "output_norm.weight";         // [n_embd]

@@ -1,0 +1,44 @@
+// The text side of a model file: tokenizer, chat template and recommended sampling, read once, and the ways from a
+// conversation or a text to prompt ids. Immutable: any number of threads may share it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/request.h"
+#include "gguf/file.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace onebit {
+
+struct TextModel {
+  Tokenizer tokenizer;
+  ChatTemplate chat_template;
+  SamplingOptions sampling;  // general.sampling.* of the file over default_sampling()
+};
+
+/// What an answer is sampled with when neither the file nor the request says otherwise.
+SamplingOptions default_sampling();
+
+/// Throws Error(refused). `chat_template` replaces the file's when not empty; a file without one gets ChatML.
+TextModel read_text_model(const GgufFile& file, const std::string& chat_template = "");
+
+struct Prompt {
+  std::vector<int32_t> ids;
+  bool thinking = false;  // the prompt ends inside a <think> block
+};
+
+/// Renders and encodes a conversation; bos_token and eos_token of `input` are filled in. Special tokens are recognised
+/// in the template's own text only. Throws Error(usage) when the template refuses the conversation.
+Prompt chat_prompt(const TextModel& model, TemplateInput input);
+
+/// Encodes a text with the special tokens in it, behind bos where the file asks for one.
+std::vector<int32_t> text_prompt(const TextModel& model, std::string_view text);
+
+/// The ids that end an answer, as Request::stop_ids; with `ignore` they are never drawn instead.
+void set_end_tokens(const Tokenizer& tokenizer, bool ignore, Request& request);
+
+}  // namespace onebit
