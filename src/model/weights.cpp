@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "gguf/hadamard.h"
 
@@ -45,6 +47,10 @@ const Weight* Weights::find(const std::string& name, const std::vector<int64_t>&
   weight.prompt_int4 = policy_.prompt_int4(weight);
   index_.emplace(name, &weight);
   return &weight;
+}
+
+bool Weights::owns(const Weight* weight) const {
+  return std::any_of(weights_.begin(), weights_.end(), [&](const Weight& w) { return &w == weight; });
 }
 
 }  // namespace onebit

@@ -27,6 +27,7 @@ class Weights {
   int64_t stamp() const { return stamp_; }
   const GgufFile& file() const { return file_; }
   const std::deque<Weight>& all() const { return weights_; }
+  bool owns(const Weight* weight) const;
 
  private:
   const GgufFile& file_;

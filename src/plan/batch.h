@@ -27,11 +27,11 @@ struct Sequence {
 };
 
 struct Batch {
-  std::span<const int32_t> tokens;       // [n_tok]; empty for programs that start from load_rows
-  std::span<const Sequence> sequences;   // cover rows 0..n_tok-1 in order
-  std::span<const int32_t> outputs;      // rows that get results, ascending
-  std::span<const int32_t> source_rows;  // load_rows: row of the rows buffer for each row [n_tok]
-  bool taps = false;                     // run store_rows
+  std::span<const int32_t> tokens = {};       // [n_tok]; empty for programs that start from load_rows
+  std::span<const Sequence> sequences = {};   // cover rows 0..n_tok-1 in order
+  std::span<const int32_t> outputs = {};      // rows that get results, ascending
+  std::span<const int32_t> source_rows = {};  // load_rows: row of the rows buffer for each row [n_tok]
+  bool taps = false;                          // run store_rows
 
   int32_t n_tok() const { return sequences.empty() ? 0 : sequences.back().row + sequences.back().n_tok; }
   int32_t n_out() const { return static_cast<int32_t>(outputs.size()); }

@@ -1,0 +1,213 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "base/error.h"
+
+namespace onebit {
+namespace {
+
+constexpr int64_t kMaxContext = int64_t{1} << 24;
+
+int64_t pages_for(int64_t n_positions) { return (n_positions + kPageTokens - 1) / kPageTokens; }
+
+void fill_defaults(EngineOptions& o, const ModelConfig& model, const DrafterConfig* drafter,
+                   std::vector<std::string>& warnings) {
+  if (o.n_ctx <= 0) o.n_ctx = std::min(model.n_ctx_train, kDefaultContext);
+  o.n_ctx = std::min(o.n_ctx, kMaxContext);
+  if (o.n_ctx > model.n_ctx_train) {
+    warnings.push_back(fmt::format("context of {} is longer than the {} tokens the model was trained for", o.n_ctx,
+                                   model.n_ctx_train));
+  }
+  if (!drafter) {
+    o.draft_max = 0;
+    return;
+  }
+  const auto block = static_cast<int32_t>(drafter->block_size) - 1;
+  if (o.draft_max > block) {
+    warnings.push_back(fmt::format("a block of {} drafts {} tokens, not {}", drafter->block_size, block, o.draft_max));
+  }
+  o.draft_max = o.draft_max < 0 ? block : std::min(o.draft_max, block);
+}
+
+void check_options(const EngineOptions& o) {
+  if (o.n_slots < 1 || o.n_slots > 256) fail(ErrorKind::usage, "--parallel: expected 1 to 256, found {}", o.n_slots);
+  if (o.n_batch < 1 || o.n_batch > 65536)
+    fail(ErrorKind::usage, "--batch-size: expected 1 to 65536, found {}", o.n_batch);
+  if (o.n_ctx < 0) fail(ErrorKind::usage, "--ctx-size: expected a number of tokens, found {}", o.n_ctx);
+  if (!(o.draft_p_min >= 0 && o.draft_p_min <= 1))
+    fail(ErrorKind::usage, "--draft-p-min: expected 0 to 1, found {}", o.draft_p_min);
+}
+
+/// Sizes of states and programs from the options.
+void size_pools(EnginePlan& p) {
+  EngineOptions& o = p.options;
+  const int64_t block = o.draft_max + 1;
+  o.n_batch = static_cast<int32_t>(std::max<int64_t>(o.n_batch, o.n_slots * block + 1));
+  p.target_sizes = {
+      .n_pages = o.n_slots * pages_for(o.n_ctx + block), .n_slots = o.n_slots, .n_tape = block, .cache = o.cache};
+  p.target_limits = {.n_tok = o.n_batch, .n_out = std::max<int64_t>(o.n_slots * block, o.n_logits)};
+  if (!p.drafter) return;
+  const int64_t context = p.drafter->config().context_rows();
+  const int64_t kept = context == 0 ? o.n_ctx + block : std::min(o.n_ctx + block, context + 2 * kPageTokens + block);
+  p.draft_sizes = {.n_pages = o.n_slots * (pages_for(kept) + 1), .cache = o.cache};
+  p.tap_sizes = {.n_rows = o.n_batch};
+  p.encode_limits = {.n_tok = o.n_batch, .n_out = 1};
+  p.draft_limits = {.n_tok = o.n_slots * block, .n_out = std::max<int64_t>(o.n_slots * (block - 1), 1)};
+}
+
+/// The plans of an engine, built anew wherever they are needed.
+struct Plans {
+  Plan target;
+  std::optional<Plan> encode, draft;
+};
+
+Plans make_plans(EnginePlan& p) {
+  Plans plans{p.model->plan(p.drafter ? &p.drafter->taps() : nullptr), std::nullopt, std::nullopt};
+  if (p.drafter) {
+    plans.encode = p.drafter->encode_plan();
+    plans.draft = p.drafter->draft_plan();
+  }
+  return plans;
+}
+
+/// Every weight of the plans, once.
+std::vector<const Weight*> all_weights(const Plans& plans) {
+  std::vector<const Weight*> all;
+  std::unordered_set<const Weight*> seen;
+  const auto add = [&](const Plan& plan) {
+    for (const Weight* w : plan.weights()) {
+      if (seen.insert(w).second) all.push_back(w);
+    }
+  };
+  add(plans.target);
+  if (plans.encode) add(*plans.encode);
+  if (plans.draft) add(*plans.draft);
+  return all;
+}
+
+int64_t bytes_of(const std::vector<const State*>& states, const StateSizes& sizes) {
+  int64_t bytes = 0;
+  for (const State* state : states) bytes += state_bytes(*state, sizes);
+  return bytes;
+}
+
+std::vector<MemoryPool> measure(EnginePlan& p) {
+  const Plans plans = make_plans(p);
+  int64_t weights = 0;
+  for (const Weight* w : all_weights(plans)) weights += p.backend->weight_bytes(*w);
+  std::vector<MemoryPool> memory = {{"weights", weights},
+                                    {fmt::format("state of {} x {} tokens", p.options.n_slots, p.options.n_ctx),
+                                     bytes_of(p.model->states(), p.target_sizes)},
+                                    {"scratch", place_values(plans.target, p.target_limits).bytes}};
+  if (p.drafter) {
+    memory.push_back({"drafter state", bytes_of(p.drafter->states(), p.draft_sizes)});
+    memory.push_back({"taps", state_bytes(*p.drafter->taps().rows, p.tap_sizes)});
+    memory.push_back({"drafter scratch", place_values(*plans.encode, p.encode_limits).bytes +
+                                             place_values(*plans.draft, p.draft_limits).bytes});
+  }
+  return memory;
+}
+
+void check_memory(const EnginePlan& p) {
+  const int64_t limit = p.options.memory_limit > 0 ? p.options.memory_limit : p.backend->info().memory_bytes;
+  if (limit <= 0 || p.memory_bytes() <= limit) return;
+  std::string table;
+  for (const MemoryPool& pool : p.memory)
+    table += fmt::format("\n  {:<32} {:>10.1f} MiB", pool.name, static_cast<double>(pool.bytes) / (1 << 20));
+  fail(ErrorKind::out_of_memory, "{:.1f} MiB are needed, {:.1f} MiB are free on {}; lower --ctx-size or --parallel{}",
+       static_cast<double>(p.memory_bytes()) / (1 << 20), static_cast<double>(limit) / (1 << 20),
+       p.backend->info().name, table);
+}
+
+void load_weights(EnginePlan& p, const std::vector<const Weight*>& weights) {
+  double total = 0, done = 0;
+  for (const Weight* w : weights) total += static_cast<double>(w->data.size());
+  for (const Weight* w : weights) {
+    p.backend->load(*w);
+    if (!p.backend->keeps_file_bytes(*w)) {
+      const GgufFile& file = p.drafter && p.drafter->weights().owns(w) ? p.drafter->file() : p.model->file();
+      file.release(file.tensor(w->name));
+    }
+    done += static_cast<double>(w->data.size());
+    if (p.options.on_progress) p.options.on_progress(total > 0 ? done / total : 1);
+  }
+}
+
+}  // namespace
+
+int64_t EnginePlan::memory_bytes() const {
+  int64_t bytes = 0;
+  for (const MemoryPool& pool : memory) bytes += pool.bytes;
+  return bytes;
+}
+
+EnginePlan plan_engine(const EngineOptions& options) {
+  check_options(options);
+  EnginePlan p;
+  p.options = options;
+  p.model = Model::open(options.model_path, options.w4a4);
+  if (!options.drafter_path.empty()) p.drafter = Drafter::open(options.drafter_path, *p.model);
+  p.backend = make_backend(options.device, options.backend);
+  fill_defaults(p.options, p.model->config(), p.drafter ? &p.drafter->config() : nullptr, p.warnings);
+  size_pools(p);
+  p.memory = measure(p);
+  return p;
+}
+
+Engine::Engine(EnginePlan plan) : plan_(std::move(plan)) {
+  check_memory(plan_);
+  const Plans plans = make_plans(plan_);
+  load_weights(plan_, all_weights(plans));
+  Backend& backend = *plan_.backend;
+  target_states_ = backend.make_states(plan_.model->states(), plan_.target_sizes);
+  std::vector<StatePool*> target_pools = {target_states_.get()};
+  if (plan_.drafter) {
+    tap_states_ = backend.make_states({plan_.drafter->taps().rows}, plan_.tap_sizes);
+    draft_states_ = backend.make_states(plan_.drafter->states(), plan_.draft_sizes);
+    target_pools.push_back(tap_states_.get());
+    StatePool* const draft_pools[] = {draft_states_.get(), tap_states_.get()};
+    encode_ = backend.compile(*plans.encode, draft_pools, plan_.encode_limits);
+    draft_ = backend.compile(*plans.draft, draft_pools, plan_.draft_limits);
+    const auto n_scores =
+        static_cast<size_t>(plan_.draft_limits.n_out * plans.draft->info(plans.draft->outputs()[0].value).width);
+    draft_scores_.resize(n_scores);
+    draft_candidates_.resize(n_scores);
+  }
+  target_ = backend.compile(plans.target, target_pools, plan_.target_limits);
+  logits_output_ = plans.target.find_output("logits");
+  next_output_ = plans.target.find_output("next");
+}
+
+Engine::~Engine() = default;
+
+void Engine::run_target(const Batch& batch) { target_->wait(target_->submit(batch)); }
+void Engine::run_encode(const Batch& batch) { encode_->wait(encode_->submit(batch)); }
+void Engine::run_draft(const Batch& batch) { draft_->wait(draft_->submit(batch)); }
+void Engine::read_logits(int64_t out_row, std::span<float> to) { target_->read(logits_output_, out_row, to); }
+void Engine::read_next(int64_t out_row, std::span<int32_t> to) { target_->read(next_output_, out_row, to); }
+void Engine::clear_slot(int32_t slot) { target_states_->clear_slot(slot); }
+
+void Engine::read_draft(std::span<int32_t> ids, std::span<float> confidence) {
+  if (plan_.drafter->config().version() == 2) {
+    draft_->read(0, 0, ids);
+    draft_->read(1, 0, confidence);
+    return;
+  }
+  const size_t k = draft_scores_.size() / static_cast<size_t>(plan_.draft_limits.n_out);
+  draft_->read(0, 0, std::span(draft_candidates_).first(ids.size() * k));
+  draft_->read(1, 0, std::span(draft_scores_).first(ids.size() * k));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = draft_candidates_[i * k];
+    double total = 0;
+    for (size_t j = 0; j < k; ++j)
+      total += std::exp(static_cast<double>(draft_scores_[i * k + j]) - draft_scores_[i * k]);
+    confidence[i] = static_cast<float>(1 / total);
+  }
+}
+
+}  // namespace onebit

@@ -1,0 +1,48 @@
+#include "engine/pages.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/state.h"
+
+namespace onebit {
+
+PagePool::PagePool(int64_t n_pages) {
+  for (int64_t page = n_pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
+}
+
+int32_t PagePool::take() {
+  CHECK(!free_.empty());
+  const int32_t page = free_.back();
+  free_.pop_back();
+  return page;
+}
+
+PageTable::PageTable(PagePool& pool, int64_t n_ctx) : pool_(pool) {
+  pages_.reserve(static_cast<size_t>(n_ctx / kPageTokens + 2));
+}
+
+void PageTable::reserve(int64_t end) {
+  while (static_cast<int64_t>(pages_.size()) * kPageTokens < end) pages_.push_back(pool_.take());
+}
+
+void PageTable::drop_below(int64_t begin) {
+  const int64_t n_whole = std::max<int64_t>(begin, 0) / kPageTokens;
+  for (int64_t i = 0; i < n_whole; ++i) {
+    if (i == static_cast<int64_t>(pages_.size())) {
+      pages_.push_back(-1);
+    } else if (int32_t& page = pages_[static_cast<size_t>(i)]; page >= 0) {
+      pool_.give_back(page);
+      page = -1;
+    }
+  }
+}
+
+void PageTable::truncate(int64_t end) {
+  while (!pages_.empty() && static_cast<int64_t>(pages_.size() - 1) * kPageTokens >= end) {
+    if (pages_.back() >= 0) pool_.give_back(pages_.back());
+    pages_.pop_back();
+  }
+}
+
+}  // namespace onebit

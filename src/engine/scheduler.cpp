@@ -1,0 +1,343 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/generation.h"
+#include "engine/speculate.h"
+
+namespace onebit {
+
+/// What a queued request waits with.
+struct Queued {
+  RequestId id = 0;
+  Request request;
+  std::shared_ptr<Listener> listener;
+};
+
+struct Slot {
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Generation> generation;  // null: idle
+  uint64_t last_used = 0;
+};
+
+struct Scheduler::Impl {
+  explicit Impl(Engine& e);
+
+  bool step();
+  void admit();
+  Slot* pick_slot(const Request& request, int64_t& n_reused);
+  void start(Slot& slot, Queued queued, int64_t n_reused);
+  void apply_cancels();
+  void draft();
+  void compose();
+  void add_answer(Generation& generation);
+  void add_prompt(Generation& generation);
+  void conclude();
+  void conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row);
+  void retire();
+  void fail_all(const std::string& message);
+  void publish();
+  template <typename F>
+  void for_active(F f) {
+    for (Slot& slot : slots) {
+      if (slot.generation && !slot.generation->finished()) f(*slot.generation);
+    }
+  }
+
+  Engine& engine;
+  Speculator speculator;
+  PagePool pages, draft_pages;
+  std::vector<Slot> slots;
+  uint64_t clock = 0;
+
+  // The batch of the current step: one entry of each for every sequence in it.
+  std::vector<int32_t> tokens, outputs;
+  std::vector<Sequence> sequences;
+  std::vector<Generation*> members;
+  std::vector<int64_t> out_rows;
+  std::vector<Generation*> drafting;
+
+  mutable std::mutex mutex;  // guards what follows
+  std::condition_variable changed;
+  std::deque<Queued> queue;
+  std::vector<RequestId> cancels;
+  std::vector<SlotStatus> status;
+  RequestId next_id = 1;
+  bool woken = false;
+};
+
+Scheduler::Impl::Impl(Engine& e)
+    : engine(e), speculator(e), pages(e.target_sizes().n_pages), draft_pages(e.draft_sizes().n_pages) {
+  const EngineOptions& o = engine.options();
+  DraftContext draft;
+  if (engine.drafter()) draft = {&draft_pages, engine.drafter()->config().context_rows()};
+  slots.resize(static_cast<size_t>(o.n_slots));
+  for (size_t i = 0; i < slots.size(); ++i) {
+    slots[i].session = std::make_unique<Session>(static_cast<int32_t>(i), o.n_ctx, pages, draft);
+    engine.clear_slot(static_cast<int32_t>(i));
+  }
+  const auto n_tok = static_cast<size_t>(engine.target_limits().n_tok);
+  tokens.reserve(n_tok);
+  outputs.reserve(static_cast<size_t>(engine.target_limits().n_out));
+  for (auto* list : {&members, &drafting}) list->reserve(slots.size());
+  sequences.reserve(slots.size());
+  out_rows.reserve(slots.size());
+  publish();
+}
+
+bool Scheduler::Impl::step() {
+  apply_cancels();
+  admit();
+  try {
+    draft();
+    compose();
+    if (!sequences.empty()) {
+      engine.run_target(
+          {.tokens = tokens, .sequences = sequences, .outputs = outputs, .taps = engine.drafter() != nullptr});
+      conclude();
+    }
+  } catch (const Error& error) {
+    fail_all(error.what());
+  }
+  const bool worked = !sequences.empty();
+  retire();
+  publish();
+  return worked;
+}
+
+void Scheduler::Impl::apply_cancels() {
+  std::vector<RequestId> ids;
+  std::vector<Queued> dropped;
+  {
+    const std::lock_guard lock(mutex);
+    ids.swap(cancels);
+    for (auto it = queue.begin(); it != queue.end();) {
+      if (std::find(ids.begin(), ids.end(), it->id) == ids.end()) {
+        ++it;
+      } else {
+        dropped.push_back(std::move(*it));
+        it = queue.erase(it);
+      }
+    }
+  }
+  for (const Queued& queued : dropped) queued.listener->on_finish(FinishReason::cancelled, {}, "");
+  for_active([&](Generation& generation) {
+    if (std::find(ids.begin(), ids.end(), generation.id()) != ids.end()) generation.finish(FinishReason::cancelled);
+  });
+  retire();
+}
+
+void Scheduler::Impl::admit() {
+  while (true) {
+    Queued queued;
+    int64_t n_reused = 0;
+    Slot* slot = nullptr;
+    {
+      const std::lock_guard lock(mutex);
+      if (queue.empty()) return;
+      slot = pick_slot(queue.front().request, n_reused);
+      if (!slot) return;
+      queued = std::move(queue.front());
+      queue.pop_front();
+    }
+    start(*slot, std::move(queued), n_reused);
+  }
+}
+
+/// The idle slot that has most of the prompt evaluated; the one unused for longest when none has any.
+Slot* Scheduler::Impl::pick_slot(const Request& request, int64_t& n_reused) {
+  Slot* best = nullptr;
+  for (Slot& slot : slots) {
+    if (slot.generation) continue;
+    const int64_t n = request.reuse_prefix ? slot.session->reusable(request.prompt, engine.config().hybrid()) : 0;
+    if (!best || n > n_reused || (n == n_reused && slot.last_used < best->last_used)) {
+      best = &slot;
+      n_reused = n;
+    }
+  }
+  return best;
+}
+
+void Scheduler::Impl::start(Slot& slot, Queued queued, int64_t n_reused) {
+  Session& session = *slot.session;
+  session.truncate(n_reused);
+  if (n_reused == 0) engine.clear_slot(session.slot());
+  session.start_prompt(static_cast<int64_t>(queued.request.prompt.size()));
+  slot.last_used = ++clock;
+  slot.generation = std::make_unique<Generation>(queued.id, std::move(queued.request), std::move(queued.listener),
+                                                 session, engine.config().n_vocab, engine.options().n_ctx, n_reused);
+}
+
+void Scheduler::Impl::draft() {
+  drafting.clear();
+  for_active([&](Generation& generation) {
+    generation.drafted().clear();
+    if (!generation.reading_prompt() && speculator.draft_limit(generation) > 0) drafting.push_back(&generation);
+  });
+  if (!drafting.empty()) speculator.draft(drafting);
+}
+
+/// Answers first, then prompts in chunks as far as the batch's rows reach.
+void Scheduler::Impl::compose() {
+  tokens.clear(), outputs.clear(), sequences.clear(), members.clear(), out_rows.clear();
+  for_active([&](Generation& generation) {
+    if (!generation.reading_prompt()) add_answer(generation);
+  });
+  for_active([&](Generation& generation) {
+    if (generation.reading_prompt()) add_prompt(generation);
+  });
+}
+
+void Scheduler::Impl::add_answer(Generation& generation) {
+  const auto row = static_cast<int32_t>(tokens.size());
+  const auto n_tok = static_cast<int32_t>(1 + generation.drafted().size());
+  sequences.push_back(generation.session().rows(row, n_tok, n_tok > 1 ? Phase::verify : Phase::decode));
+  members.push_back(&generation);
+  out_rows.push_back(static_cast<int64_t>(outputs.size()));
+  tokens.push_back(generation.anchor());
+  tokens.insert(tokens.end(), generation.drafted().begin(), generation.drafted().end());
+  for (int32_t i = 0; i < n_tok; ++i) outputs.push_back(row + i);
+}
+
+void Scheduler::Impl::add_prompt(Generation& generation) {
+  const std::span<const int32_t> left = generation.prompt_left();
+  const auto row = static_cast<int32_t>(tokens.size());
+  const auto n_tok = static_cast<int32_t>(std::min<int64_t>(
+      static_cast<int64_t>(left.size()), engine.options().n_batch - static_cast<int64_t>(tokens.size())));
+  if (n_tok <= 0) return;
+  sequences.push_back(generation.session().rows(row, n_tok, Phase::prompt));
+  members.push_back(&generation);
+  out_rows.push_back(static_cast<int64_t>(outputs.size()));
+  tokens.insert(tokens.end(), left.begin(), left.begin() + n_tok);
+  if (n_tok == static_cast<int32_t>(left.size())) outputs.push_back(row + n_tok - 1);
+}
+
+void Scheduler::Impl::conclude() {
+  for (size_t i = 0; i < members.size(); ++i) {
+    Generation& generation = *members[i];
+    const Sequence& rows = sequences[i];
+    if (rows.phase == Phase::prompt) {
+      conclude_prompt(generation, rows, out_rows[i]);
+      continue;
+    }
+    const int64_t n_kept = speculator.accept(generation, out_rows[i]);
+    if (engine.drafter()) speculator.tap(generation.session(), rows.row, n_kept, rows.pos);
+  }
+  speculator.encode();
+}
+
+void Scheduler::Impl::conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row) {
+  generation.session().keep(generation.prompt_left().first(static_cast<size_t>(rows.n_tok)));
+  if (engine.drafter()) speculator.tap(generation.session(), rows.row, rows.n_tok, rows.pos);
+  generation.prompt_advanced(rows.n_tok);
+  if (!generation.reading_prompt()) generation.take(speculator.sample(generation, out_row));
+}
+
+void Scheduler::Impl::retire() {
+  for (Slot& slot : slots) {
+    if (!slot.generation || !slot.generation->finished()) continue;
+    slot.generation->report_finish();
+    slot.generation.reset();
+  }
+}
+
+void Scheduler::Impl::fail_all(const std::string& message) {
+  for (Slot& slot : slots) {
+    if (slot.generation) slot.generation->finish(FinishReason::error, message);
+    slot.session->truncate(0);
+    engine.clear_slot(slot.session->slot());
+  }
+}
+
+void Scheduler::Impl::publish() {
+  const std::lock_guard lock(mutex);
+  status.clear();
+  for (const Slot& slot : slots) {
+    SlotStatus& s = status.emplace_back();
+    s.slot = slot.session->slot();
+    s.n_past = slot.session->n_past();
+    if (!slot.generation) continue;
+    s.request = slot.generation->id();
+    s.n_prompt = static_cast<int64_t>(slot.generation->request().prompt.size());
+    s.n_generated = slot.generation->n_generated();
+  }
+}
+
+// --- the surface
+// ---------------------------------------------------------------------------------------------------------
+
+Scheduler::Scheduler(Engine& engine) : impl_(std::make_unique<Impl>(engine)) {}
+Scheduler::~Scheduler() = default;
+
+RequestId Scheduler::submit(Request request, std::shared_ptr<Listener> listener) {
+  const int64_t n_ctx = impl_->engine.options().n_ctx;
+  const int64_t n_vocab = impl_->engine.config().n_vocab;
+  const auto n_prompt = static_cast<int64_t>(request.prompt.size());
+  if (n_prompt == 0) fail(ErrorKind::usage, "prompt: expected at least one token, found none");
+  if (n_prompt >= n_ctx) {
+    fail(ErrorKind::usage, "prompt: {} tokens do not fit a context of {}; raise --ctx-size or shorten the prompt",
+         n_prompt, n_ctx);
+  }
+  for (int32_t id : request.prompt) {
+    if (id < 0 || id >= n_vocab)
+      fail(ErrorKind::usage, "prompt: token {} is outside the vocabulary of {}", id, n_vocab);
+  }
+  if (request.max_tokens == 0) fail(ErrorKind::usage, "max_tokens: expected at least 1, found 0");
+  const Sampler checked(request.sampling, n_vocab);
+  const std::lock_guard lock(impl_->mutex);
+  const RequestId id = impl_->next_id++;
+  impl_->queue.push_back({id, std::move(request), std::move(listener)});
+  impl_->woken = true;
+  impl_->changed.notify_all();
+  return id;
+}
+
+void Scheduler::cancel(RequestId id) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->cancels.push_back(id);
+  impl_->woken = true;
+  impl_->changed.notify_all();
+}
+
+bool Scheduler::step() { return impl_->step(); }
+
+void Scheduler::wait_for_work(int milliseconds) {
+  std::unique_lock lock(impl_->mutex);
+  impl_->changed.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return impl_->woken; });
+  impl_->woken = false;
+}
+
+void Scheduler::wake() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->woken = true;
+  impl_->changed.notify_all();
+}
+
+void Scheduler::cancel_all() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    for (const Queued& queued : impl_->queue) impl_->cancels.push_back(queued.id);
+    for (const SlotStatus& slot : impl_->status) {
+      if (slot.request != 0) impl_->cancels.push_back(slot.request);
+    }
+  }
+  impl_->apply_cancels();
+  impl_->publish();
+}
+
+int64_t Scheduler::n_queued() const {
+  const std::lock_guard lock(impl_->mutex);
+  return static_cast<int64_t>(impl_->queue.size());
+}
+
+std::vector<SlotStatus> Scheduler::slots() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->status;
+}
+
+}  // namespace onebit
