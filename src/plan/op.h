@@ -114,7 +114,7 @@ struct DeltaNetParams {
   HeadMap map = HeadMap::tiled;
   float eps = 1e-6f;
 };
-/// x [R,H], base [2, n_tap, H], delta [R, 2*n_tap*(H/group)] (side-major, then tap, then group); i: row in its sequence:
+/// x [R,H], base [2, n_tap, H], delta [R, 2*n_tap*(H/group)] (by side, tap, group); i = row in its sequence:
 ///   y_i[c] = sum_{t < n_tap, t <= i} (base[side,t,c] + delta_i[side,t,c/group]) * x_{i-t}[c]
 struct BlockConvParams {
   int32_t side = 0, n_tap = 2, group = 16;

@@ -18,13 +18,15 @@ namespace onebit::test {
 
 /// Unit roundoff of f32.
 inline constexpr double kUnit = 0x1p-24;
+/// What any result may be off by: gates of very negative numbers may be 0 or very small.
+inline constexpr double kTiny = 1e-30;
 
 /// What a result may differ by: class x sqrt(terms) x magnitude. The magnitude bounds the sum of the absolute terms,
 /// e.g. |x| |w| for a dot product; without one the largest absolute value of the row is taken.
 struct Bound {
   Tolerance tolerance = Tolerance::exact;
   double terms = 1;
-  std::function<double(int64_t row, int64_t column)> magnitude;
+  std::function<double(int64_t row, int64_t column)> magnitude = {};
 };
 
 inline double units(const Bound& bound) {
@@ -62,7 +64,7 @@ inline std::string compare(std::span<const float> expected, std::span<const floa
         magnitude = std::fmax(magnitude, std::fabs(x));
       }
     }
-    const double allowed = units(bound) * kUnit * magnitude;
+    const double allowed = units(bound) * kUnit * magnitude + kTiny;
     const double error = std::fabs(static_cast<double>(actual[i]) - static_cast<double>(expected[i]));
     if (same(expected[i], actual[i]) || error <= allowed) continue;
     return fmt::format("[{}, {}] is {:.9g}, expected {:.9g}: error {:.3g}, allowed {:.3g}", row, column, actual[i],
