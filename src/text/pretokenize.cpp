@@ -167,6 +167,28 @@ const Pretokenizer& find_pretokenizer(std::string_view name) {
   return *it;
 }
 
+const Pretokenizer* find_pretokenizer(PretokenizerKind kind, bool nfc, bool ignore_merges) {
+  for (const Pretokenizer& p : kPretokenizers) {
+    if (p.kind == kind && p.nfc == nfc && p.ignore_merges == ignore_merges) return &p;
+  }
+  return nullptr;
+}
+
+std::string_view pretokenizer_regex(PretokenizerKind kind) {
+  switch (kind) {
+    case PretokenizerKind::qwen2:
+      return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    case PretokenizerKind::qwen35:
+      return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    case PretokenizerKind::llama3:
+      return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    case PretokenizerKind::gpt2:
+    case PretokenizerKind::smollm:
+      return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  }
+  return {};
+}
+
 std::string known_pretokenizers() {
   std::string names;
   for (const Pretokenizer& p : kPretokenizers) {

@@ -29,6 +29,12 @@ struct Pretokenizer {
 /// The entry for a value of `tokenizer.ggml.pre`. Throws Error(refused) naming it and the known ones.
 const Pretokenizer& find_pretokenizer(std::string_view name);
 
+/// The entry with these rules under its usual name; nullptr: no value of `tokenizer.ggml.pre` stands for them.
+const Pretokenizer* find_pretokenizer(PretokenizerKind kind, bool nfc, bool ignore_merges);
+
+/// The published regular expression that a scanner stands for (smollm: after each \p{N} has been cut off).
+std::string_view pretokenizer_regex(PretokenizerKind kind);
+
 /// The known values of `tokenizer.ggml.pre`, comma separated.
 std::string known_pretokenizers();
 
