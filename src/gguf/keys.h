@@ -163,7 +163,7 @@ inline constexpr const char* kTokenizerAddSpacePrefix = "tokenizer.ggml.add_spac
 inline constexpr const char* kChatTemplate = "tokenizer.chat_template";                     // string, none
 inline constexpr const char* kChatTemplates = "tokenizer.chat_templates";  // string array, none: names of variants
 
-// --- sampling that a model's makers recommend -------------------------------------------------------------------------
+// --- sampling that a model's makers recommend ------------------------------------------------------------------------
 inline constexpr const char* kSamplingTemperature = "general.sampling.temp";              // f32, 0.8
 inline constexpr const char* kSamplingTopK = "general.sampling.top_k";                    // i32, 40
 inline constexpr const char* kSamplingTopP = "general.sampling.top_p";                    // f32, 0.95
