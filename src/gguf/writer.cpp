@@ -235,7 +235,7 @@ void GgufWriter::write(std::string_view name, std::span<const uint8_t> bytes) {
 
 // --- completion -----------------------------------------------------------------------------------------------------
 
-void GgufWriter::verify() const {
+void GgufWriter::verify(const std::function<void(const GgufFile&)>& check) const {
   const GgufFile file = GgufFile::open("/proc/self/fd/" + std::to_string(fd_));
   bool same = file.metadata().size() == entries_.size() && file.tensors().size() == tensors_.size();
   for (size_t i = 0; same && i < tensors_.size(); ++i) {
@@ -245,6 +245,7 @@ void GgufWriter::verify() const {
            read.data.size() == meant.size;
   }
   if (!same) fail(ErrorKind::runtime, "{}: the written file doesn't read back as it was meant", path_);
+  if (check) check(file);
 }
 
 void GgufWriter::give_name() {
@@ -264,11 +265,11 @@ void GgufWriter::give_name() {
   }
 }
 
-void GgufWriter::finish() {
+void GgufWriter::finish(const std::function<void(const GgufFile&)>& check) {
   CHECK(fd_ >= 0);
   if (!head_written_) write_head();
   CHECK(current_ == tensors_.size());
-  verify();
+  verify(check);
   if (::fsync(fd_) != 0) write_failed(path_, errno, written_);
   give_name();
   abandon();

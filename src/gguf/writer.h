@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,8 +52,9 @@ class GgufWriter {
   /// one. The first call writes the head of the file. Throws Error(runtime), e.g. when the disk is full.
   void write(std::string_view name, std::span<const uint8_t> bytes);
 
-  /// Completes the file: every declared tensor must be written. Verifies, syncs, renames to the final path.
-  void finish();
+  /// Completes the file: every declared tensor must be written. Reads it back, lets `check` (if any) refuse it, syncs,
+  /// renames to the final path.
+  void finish(const std::function<void(const GgufFile&)>& check = {});
 
   /// Drops everything written so far. Called by the destructor when finish() was not reached.
   void abandon() noexcept;
@@ -82,7 +84,7 @@ class GgufWriter {
   void write_head();
   void append(std::span<const uint8_t> bytes);
   void pad();
-  void verify() const;
+  void verify(const std::function<void(const GgufFile&)>& check) const;
   void give_name();
 
   std::string path_, folder_, temporary_path_;

@@ -1,0 +1,24 @@
+// Which type each tensor of a quantised file takes. In: a tensor of the source file and the wish. Out: type and
+// rotation. The only place with this rule; encoding is in quantize.cpp.
+#pragma once
+
+#include "gguf/file.h"
+
+namespace onebit {
+
+struct Mixture {
+  BlockType type = BlockType::q4_0;  ///< of the ordinary matrices
+  bool rotate = false;               ///< Hadamard-rotated q4_0 matrices; `type` is q4_0 then
+  bool tied = false;                 ///< the model has no output matrix: token_embd serves as one
+};
+
+struct TensorChoice {
+  BlockType type;
+  bool rotated;
+};
+
+/// The choice for one tensor. Vectors, norms, routers and convolutions stay f32; integer tensors stay as they are.
+/// Throws Error(refused) when a matrix that must be rotated has rows of no multiple of 32.
+TensorChoice choose_type(const Mixture& mixture, const TensorInfo& tensor, const std::string& file);
+
+}  // namespace onebit
