@@ -42,6 +42,7 @@ struct TemplateTraits {
   bool late_system = true;       ///< accepts system messages after the first (else they are merged into it)
   bool developer_role = false;   ///< names the role `developer` (else it becomes `system`)
   bool object_arguments = true;  ///< wants tool-call arguments as an object (else as JSON text)
+  bool content_parts = false;    ///< walks content that is a list of parts (else text parts are joined by line ends)
   bool null_content = true;      ///< wants null for the missing content of a tool-calling turn (else "")
   bool thinking_switch = false;  ///< `enable_thinking` changes the prompt
 };
@@ -69,8 +70,6 @@ class ChatTemplate {
   bool mentions(std::string_view variable) const { return source_.find(variable) != std::string::npos; }
 
  private:
-  std::vector<Segment> render_as_is(const TemplateInput& input) const;
-
   std::string source_;
   std::unique_ptr<const jinja::Template> template_;
   TemplateTraits traits_;
