@@ -1,0 +1,316 @@
+// The token loop on tiny random models: chunks, drafts, slots and reuse must not change a single token (on the
+// reference backend, bit for bit), and what can't be served is refused by name.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "engine/scheduler.h"
+#include "support/temp_dir.h"
+#include "support/tiny_model.h"
+
+namespace onebit::test {
+namespace {
+
+struct Recorder : Listener {
+  std::vector<int32_t> ids;
+  std::vector<TokenEvent> events;
+  Statistics statistics;
+  std::optional<FinishReason> reason;
+  std::string message;
+  size_t stop_after = SIZE_MAX;
+
+  bool on_token(const TokenEvent& event) override {
+    ids.push_back(event.id);
+    events.push_back(event);
+    return ids.size() < stop_after;
+  }
+  void on_finish(FinishReason r, const Statistics& s, const std::string& m) override {
+    reason = r;
+    statistics = s;
+    message = m;
+  }
+};
+
+/// A folder with a target, drafters of both versions, and engines over them.
+class Models {
+ public:
+  explicit Models(const TinyShape& shape = {}) : shape_(shape) {
+    write_tiny_target(dir_.file("target.gguf"), shape);
+    write_tiny_drafter(dir_.file("draft1.gguf"), shape, 1);
+    write_tiny_drafter(dir_.file("draft2.gguf"), shape, 2);
+  }
+  std::string path(const std::string& name) const { return dir_.file(name); }
+
+  EngineOptions options(int drafter_version) const {
+    EngineOptions o;
+    o.model_path = dir_.file("target.gguf");
+    if (drafter_version > 0) o.drafter_path = dir_.file("draft" + std::to_string(drafter_version) + ".gguf");
+    o.device = "ref";
+    o.n_ctx = 512;
+    return o;
+  }
+  std::vector<int32_t> prompt(uint64_t seed, int64_t n) const {
+    Rng rng(seed);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < n; ++i)
+      ids.push_back(static_cast<int32_t>(rng.next() % static_cast<uint64_t>(shape_.n_vocab)));
+    return ids;
+  }
+
+ private:
+  TempDir dir_;
+  TinyShape shape_;
+};
+
+std::shared_ptr<Recorder> run(Scheduler& scheduler, Request request) {
+  const auto recorder = std::make_shared<Recorder>();
+  scheduler.submit(std::move(request), recorder);
+  while (!recorder->reason) scheduler.step();
+  return recorder;
+}
+
+std::shared_ptr<Recorder> run(const EngineOptions& options, Request request) {
+  Engine engine(plan_engine(options));
+  Scheduler scheduler(engine);
+  return run(scheduler, std::move(request));
+}
+
+Request greedy(std::vector<int32_t> prompt, int64_t n) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = n;
+  return request;
+}
+
+TEST(Engine, ChunksDoNotChangeTheAnswer) {
+  const Models models;
+  EngineOptions options = models.options(0);
+  const auto whole = run(options, greedy(models.prompt(3, 150), 30));
+  options.n_batch = 7;
+  const auto chunked = run(options, greedy(models.prompt(3, 150), 30));
+  EXPECT_EQ(whole->ids.size(), 30u);
+  EXPECT_EQ(whole->ids, chunked->ids);
+  EXPECT_EQ(whole->reason, FinishReason::length);
+}
+
+TEST(Engine, ADrafterDoesNotChangeGreedyText) {
+  for (int64_t window : {0, 40}) {
+    TinyShape shape;
+    shape.window = window;
+    const Models models(shape);
+    for (int version : {1, 2}) {
+      int64_t accepted = 0;
+      for (uint64_t seed = 1; seed <= 4; ++seed) {
+        const Request request = greedy(models.prompt(seed, 20 + 60 * static_cast<int64_t>(seed)), 80);
+        const auto plain = run(models.options(0), request);
+        const auto drafted = run(models.options(version), request);
+        EXPECT_EQ(plain->ids, drafted->ids) << "version " << version << " window " << window << " seed " << seed;
+        EXPECT_GT(drafted->statistics.rounds, 0);
+        accepted += drafted->statistics.draft_n_accepted;
+      }
+      EXPECT_GT(accepted, 0) << "no draft was ever accepted: the test shows nothing";
+    }
+  }
+}
+
+TEST(Engine, ASeedReproducesWithAndWithoutADrafter) {
+  const Models models;
+  Request request = greedy(models.prompt(5, 40), 60);
+  request.sampling.temperature = 0.8f;
+  request.sampling.top_p = 0.95f;
+  request.sampling.repeat_penalty = 1.1f;
+  request.sampling.seed = 42;
+  const auto plain = run(models.options(0), request);
+  EXPECT_EQ(plain->ids, run(models.options(0), request)->ids);
+  EXPECT_EQ(plain->ids, run(models.options(2), request)->ids);
+  request.sampling.seed = 43;
+  EXPECT_NE(plain->ids, run(models.options(0), request)->ids);
+}
+
+TEST(Engine, TwoUsersGetWhatEachGetsAlone) {
+  const Models models;
+  for (int version : {0, 2}) {
+    EngineOptions options = models.options(version);
+    const Request a = greedy(models.prompt(11, 90), 40), b = greedy(models.prompt(12, 33), 60);
+    const auto a_alone = run(options, a), b_alone = run(options, b);
+    options.n_slots = 2;
+    options.n_batch = 32;
+    Engine engine(plan_engine(options));
+    Scheduler scheduler(engine);
+    const auto a_both = std::make_shared<Recorder>(), b_both = std::make_shared<Recorder>();
+    scheduler.submit(a, a_both);
+    scheduler.submit(b, b_both);
+    while (!a_both->reason || !b_both->reason) scheduler.step();
+    EXPECT_EQ(a_alone->ids, a_both->ids);
+    EXPECT_EQ(b_alone->ids, b_both->ids);
+  }
+}
+
+TEST(Engine, AContinuedConversationIsReusedExactly) {
+  const Models models;
+  for (int version : {0, 2}) {
+    Engine engine(plan_engine(models.options(version)));
+    Scheduler scheduler(engine);
+    const std::vector<int32_t> first = models.prompt(21, 50);
+    const auto answer = run(scheduler, greedy(first, 25));
+    std::vector<int32_t> second = first;
+    second.insert(second.end(), answer->ids.begin(), answer->ids.end());
+    const std::vector<int32_t> more = models.prompt(22, 30);
+    second.insert(second.end(), more.begin(), more.end());
+    const auto reused = run(scheduler, greedy(second, 25));
+    EXPECT_GE(reused->statistics.cache_n, 70);
+    EXPECT_EQ(reused->statistics.cache_n + reused->statistics.prompt_n, static_cast<int64_t>(second.size()));
+    EXPECT_EQ(reused->ids, run(models.options(0), greedy(second, 25))->ids);
+    const auto other = run(scheduler, greedy(models.prompt(23, 50), 25));
+    EXPECT_EQ(other->statistics.cache_n, 0);
+    EXPECT_EQ(other->ids, run(models.options(0), greedy(models.prompt(23, 50), 25))->ids);
+  }
+}
+
+TEST(Engine, CancellingFreesTheSlotForTheNext) {
+  const Models models;
+  Engine engine(plan_engine(models.options(2)));
+  Scheduler scheduler(engine);
+  const auto running = std::make_shared<Recorder>(), queued = std::make_shared<Recorder>(),
+             next = std::make_shared<Recorder>();
+  const RequestId first = scheduler.submit(greedy(models.prompt(31, 40), 400), running);
+  const RequestId second = scheduler.submit(greedy(models.prompt(32, 40), 400), queued);
+  scheduler.submit(greedy(models.prompt(33, 40), 10), next);
+  for (int i = 0; i < 5; ++i) scheduler.step();
+  EXPECT_EQ(scheduler.n_queued(), 2);
+  EXPECT_EQ(scheduler.slots()[0].request, first);
+  scheduler.cancel(second);
+  scheduler.cancel(first);
+  scheduler.step();
+  EXPECT_EQ(running->reason, FinishReason::cancelled);
+  EXPECT_EQ(queued->reason, FinishReason::cancelled);
+  EXPECT_TRUE(queued->ids.empty());
+  while (!next->reason) scheduler.step();
+  EXPECT_EQ(next->ids, run(models.options(0), greedy(models.prompt(33, 40), 10))->ids);
+  EXPECT_FALSE(scheduler.step());
+}
+
+TEST(Engine, AnswersEndWhereTheyShould) {
+  const Models models;
+  const std::vector<int32_t> prompt = models.prompt(41, 40);
+  for (int version : {0, 2}) {
+    Engine engine(plan_engine(models.options(version)));
+    Scheduler scheduler(engine);
+    const auto whole = run(scheduler, greedy(prompt, 60));
+    Request stopped = greedy(prompt, 60);
+    stopped.stop_ids = {whole->ids[20]};
+    const auto first = std::find(whole->ids.begin(), whole->ids.end(), whole->ids[20]) - whole->ids.begin();
+    const auto by_id = run(scheduler, stopped);
+    EXPECT_EQ(by_id->reason, FinishReason::stop);
+    EXPECT_EQ(by_id->ids.size(), static_cast<size_t>(first));
+    const auto by_listener = std::make_shared<Recorder>();
+    by_listener->stop_after = 13;
+    scheduler.submit(greedy(prompt, 60), by_listener);
+    while (!by_listener->reason) scheduler.step();
+    EXPECT_EQ(by_listener->reason, FinishReason::stop);
+    EXPECT_EQ(by_listener->ids, std::vector<int32_t>(whole->ids.begin(), whole->ids.begin() + 13));
+    const auto full = run(scheduler, greedy(models.prompt(42, 500), -1));
+    EXPECT_EQ(full->reason, FinishReason::length);
+    EXPECT_EQ(full->ids.size(), 12u);
+  }
+}
+
+TEST(Engine, LogprobsAreTheTargetsOwn) {
+  const Models models;
+  Request request = greedy(models.prompt(51, 40), 20);
+  request.sampling.n_logprobs = 3;
+  const auto plain = run(models.options(0), request), drafted = run(models.options(2), request);
+  ASSERT_EQ(plain->events.size(), drafted->events.size());
+  for (size_t i = 0; i < plain->events.size(); ++i) {
+    EXPECT_EQ(plain->events[i].logprob, drafted->events[i].logprob);
+    ASSERT_EQ(plain->events[i].top.size(), 3u);
+    EXPECT_EQ(plain->events[i].top[0].id, plain->events[i].id);
+    EXPECT_GE(plain->events[i].top[0].logprob, plain->events[i].top[1].logprob);
+  }
+}
+
+TEST(Engine, DraftLengthsFollowTheRequest) {
+  const Models models;
+  Request request = greedy(models.prompt(61, 40), 40);
+  const auto block = run(models.options(2), request);
+  EXPECT_EQ(block->statistics.accepted_per_position.size(), 5u);  // a block of 6 drafts 5
+  request.draft_max = 2;
+  const auto two = run(models.options(2), request);
+  EXPECT_EQ(two->statistics.accepted_per_position.size(), 2u);
+  request.draft_max = 0;
+  const auto none = run(models.options(2), request);
+  EXPECT_EQ(none->statistics.rounds, 0);
+  request.draft_max.reset();
+  request.draft_p_min = 1.0f;
+  const auto unsure = run(models.options(2), request);
+  EXPECT_LT(unsure->statistics.draft_n, block->statistics.draft_n);
+  EXPECT_EQ(block->ids, two->ids);
+  EXPECT_EQ(block->ids, none->ids);
+  EXPECT_EQ(block->ids, unsure->ids);
+}
+
+std::string message_of(const std::function<void()>& action, ErrorKind kind) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(Engine, MismatchedDraftersAreRefusedWithBothNumbers) {
+  const Models models;
+  TinyShape wide;
+  wide.n_embd = 96;
+  const Models other(wide);
+  EngineOptions options = models.options(0);
+  options.drafter_path = other.path("draft2.gguf");
+  const std::string hidden = message_of([&] { plan_engine(options); }, ErrorKind::refused);
+  EXPECT_NE(hidden.find("96"), std::string::npos) << hidden;
+  EXPECT_NE(hidden.find("64"), std::string::npos) << hidden;
+  TinyShape deep;
+  deep.n_layer = 8;
+  const Models deeper(deep);
+  options.drafter_path = deeper.path("draft2.gguf");
+  const std::string taps = message_of([&] { plan_engine(options); }, ErrorKind::refused);
+  EXPECT_NE(taps.find("block 7"), std::string::npos) << taps;
+  EXPECT_NE(taps.find("4 blocks"), std::string::npos) << taps;
+  options.drafter_path = models.path("target.gguf");
+  EXPECT_NE(message_of([&] { plan_engine(options); }, ErrorKind::refused).find("dflash"), std::string::npos);
+  options = models.options(0);
+  options.model_path = models.path("draft2.gguf");
+  EXPECT_NE(message_of([&] { plan_engine(options); }, ErrorKind::refused).find("--dflash"), std::string::npos);
+}
+
+TEST(Engine, MemoryOverTheLimitIsATableNotAKill) {
+  const Models models;
+  EngineOptions options = models.options(2);
+  options.memory_limit = 1000;
+  const std::string message = message_of([&] { Engine engine(plan_engine(options)); }, ErrorKind::out_of_memory);
+  for (const char* pool : {"weights", "state", "scratch", "taps"})
+    EXPECT_NE(message.find(pool), std::string::npos) << message;
+}
+
+TEST(Engine, BadRequestsAreRefusedBeforeTheyAreQueued) {
+  const Models models;
+  Engine engine(plan_engine(models.options(0)));
+  Scheduler scheduler(engine);
+  const auto refused = [&](const Request& request) {
+    return message_of([&] { scheduler.submit(request, std::make_shared<Recorder>()); }, ErrorKind::usage);
+  };
+  EXPECT_NE(refused(greedy({}, 5)).find("at least one"), std::string::npos);
+  EXPECT_NE(refused(greedy(models.prompt(1, 512), 5)).find("512"), std::string::npos);
+  EXPECT_NE(refused(greedy({99}, 5)).find("99"), std::string::npos);
+  EXPECT_NE(refused(greedy({-1}, 5)).find("-1"), std::string::npos);
+  Request hot = greedy({1, 2}, 5);
+  hot.sampling.temperature = -1;
+  EXPECT_NE(refused(hot).find("temperature"), std::string::npos);
+  EXPECT_FALSE(scheduler.step());
+}
+
+}  // namespace
+}  // namespace onebit::test
