@@ -60,9 +60,9 @@ std::vector<Segment> to_segments(const jinja::Text& text) {
   return segments;
 }
 
-/// Renders messages that are shaped already.
+/// Renders messages that are shaped already; `no_tools` stands for tools when there are none.
 std::vector<Segment> render_shaped(const jinja::Template& body, const TemplateInput& input, const Json& messages,
-                                   const jinja::Limits& limits) {
+                                   const Json& no_tools, const jinja::Limits& limits) {
   jinja::Runtime rt(limits);
   rt.now = input.now ? input.now : local_now;
   jinja::Scope variables;
@@ -71,7 +71,7 @@ std::vector<Segment> render_shaped(const jinja::Template& body, const TemplateIn
   variables.set("documents", jinja::None{});
   for (const auto& [name, value] : input.kwargs.items()) variables.set(name, jinja::from_json(rt, value, true));
   const bool has_tools = input.tools.is_array() && !input.tools.empty();
-  variables.set("tools", has_tools ? jinja::from_json(rt, input.tools, true) : jinja::None{});
+  variables.set("tools", jinja::from_json(rt, has_tools ? input.tools : no_tools, true));
   variables.set("messages", message_values(rt, messages));
   variables.set("add_generation_prompt", input.add_generation_prompt);
   return to_segments(jinja::render(body, rt, variables));
@@ -104,7 +104,8 @@ std::optional<std::string> content_text(const Json& content) {
   for (const Json& part : content) {
     const bool is_text = part.is_object() && part.contains("text") && part["text"].is_string();
     if (!is_text) return std::nullopt;
-    text += (text.empty() ? "" : "\n") + part["text"].get<std::string>();
+    if (!text.empty()) text += "\n";
+    text += part["text"].get_ref<const std::string&>();
   }
   return text;
 }
@@ -189,26 +190,27 @@ class Prober {
  public:
   explicit Prober(const jinja::Template& body) : body_(body) {}
 
-  TemplateTraits traits(bool names_developer) const {
+  TemplateTraits traits(bool names_developer) {
     TemplateTraits t;
-    t.developer_role = names_developer;
-    const Json user = {{"role", "user"}, {"content", "question"}};
-    if (!prompt({user})) return t;  // nothing can be learnt from a template that wants more than this
-    const Json system = {{"role", "system"}, {"content", "needle"}},
-               answer = {{"role", "assistant"}, {"content", "answer"}};
-    t.system_role = shows({system, user}, "needle");
-    const Json first = {{"role", "system"}, {"content", "first"}};
-    t.late_system = t.system_role && shows({first, user, answer, system, user}, "needle");
-    const Json parts = {{{"type", "text"}, {"text", "needle"}}, {{"type", "text"}, {"text", "needle2"}}};
-    const auto with_parts = prompt({Json{{"role", "user"}, {"content", parts}}});
-    t.content_parts = with_parts && count(*with_parts, "needle") == 2 && count(*with_parts, "'text'") == 0 &&
-                      count(*with_parts, "\"text\"") == 0;
+    const Json user = message("user", "question"), answer = message("assistant", "answer");
+    t.null_tools = prompt({user}).has_value();
+    if (!t.null_tools) no_tools_ = Json::array();
+    if (!prompt({user})) return TemplateTraits{};  // wants more than this; nothing can be learnt
+    t.system_role = shows({message("system", "needle"), user}, "needle");
+    const std::vector<Json> late = {message("system", "first"), user, answer, message("system", "needle"), user};
+    t.developer_role = names_developer && shows({message("developer", "needle"), user}, "needle");
+    t.late_system = t.system_role && shows(late, "needle");
+    const auto parts =
+        prompt({message("user", {{{"type", "text"}, {"text", "needle"}}, {{"type", "text"}, {"text", "needle"}}})});
+    t.content_parts = parts && count(*parts, "needle") == 2 && count(*parts, "'text'") + count(*parts, "\"text\"") == 0;
     probe_tool_calls(t, user);
     t.thinking_switch = prompt({user}, {{"enable_thinking", true}}) != prompt({user}, {{"enable_thinking", false}});
     return t;
   }
 
  private:
+  static Json message(const char* role, Json content) { return {{"role", role}, {"content", std::move(content)}}; }
+
   void probe_tool_calls(TemplateTraits& t, const Json& user) const {
     const auto conversation = [&](Json content, Json arguments) {
       const Json call = {{"id", "call12345"},
@@ -244,7 +246,7 @@ class Prober {
     input.kwargs = std::move(kwargs);
     input.now = [] { return std::tm{}; };
     try {
-      return prompt_text(render_shaped(body_, input, Json(messages), limits));
+      return prompt_text(render_shaped(body_, input, Json(messages), no_tools_, limits));
     } catch (const Error&) {
       return std::nullopt;
     }
@@ -264,6 +266,7 @@ class Prober {
   }
 
   const jinja::Template& body_;
+  Json no_tools_;
 };
 
 std::unique_ptr<const jinja::Template> parse_checked(const std::string& source) {
@@ -285,7 +288,8 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 std::vector<Segment> ChatTemplate::render(const TemplateInput& input) const {
   check_messages(input);
-  return render_shaped(*template_, input, shape_messages(input.messages, traits_), jinja::Limits{});
+  return render_shaped(*template_, input, shape_messages(input.messages, traits_),
+                       traits_.null_tools ? Json() : Json::array(), jinja::Limits{});
 }
 
 std::string prompt_text(const std::vector<Segment>& prompt) {

@@ -40,10 +40,11 @@ struct TemplateInput {
 struct TemplateTraits {
   bool system_role = true;       ///< renders a leading system message (else it moves into the first user message)
   bool late_system = true;       ///< accepts system messages after the first (else they are merged into it)
-  bool developer_role = false;   ///< names the role `developer` (else it becomes `system`)
+  bool developer_role = false;   ///< names and renders the role `developer` (else it becomes `system`)
   bool object_arguments = true;  ///< wants tool-call arguments as an object (else as JSON text)
   bool content_parts = false;    ///< walks content that is a list of parts (else text parts are joined by line ends)
   bool null_content = true;      ///< wants null for the missing content of a tool-calling turn (else "")
+  bool null_tools = true;        ///< takes none for no tools (else an empty list)
   bool thinking_switch = false;  ///< `enable_thinking` changes the prompt
 };
 

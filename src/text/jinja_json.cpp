@@ -103,7 +103,9 @@ class JsonWriter {
   void write_key(const Value& key) {
     if (const Text* text = as_text(key)) return write_string(*text);
     if (!is_none(key) && !is_number(key)) rt_.fail("a {} can't be a key in JSON", type_name(key));
-    out_.append("\"" + scalar(key) + "\"");
+    out_.append("\"");
+    out_.append(scalar(key));
+    out_.append("\"");
   }
 
   void start_element(size_t i) {
@@ -121,7 +123,8 @@ class JsonWriter {
     if (style_.indent < 0) return;
     const size_t blanks = static_cast<size_t>(style_.indent) * level_;
     rt_.take(blanks + 1);
-    out_.append("\n" + std::string(blanks, ' '));
+    out_.append("\n");
+    out_.append(std::string(blanks, ' '));
   }
 
   void write_string(const Text& s) {

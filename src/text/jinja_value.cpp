@@ -303,7 +303,7 @@ void store(Runtime& rt, Dict& dict, const Value& key, const Value& value) {
 
 Value item(Runtime& rt, const Value& v, const Value& key) {
   const Text* name = as_text(key);
-  const Value missing = Undefined{name ? std::string_view(name->str()) : "item"};
+  const Value missing = Undefined{name ? std::string_view(name->str()) : "an element"};
   if (const Undefined* u = std::get_if<Undefined>(&v)) rt.fail("'{}' is undefined", u->name);
   if (Dict* dict = as<Dict>(v)) {
     const Value* found = lookup(rt, *dict, key);
@@ -318,7 +318,7 @@ Value item(Runtime& rt, const Value& v, const Value& key) {
   if (!index || !(as_text(v) || as<List>(v))) return missing;
   const int64_t n = length(rt, v);
   const int64_t i = *index < 0 ? *index + n : *index;
-  if (i < 0 || i >= n) return missing;
+  if (i < 0 || i >= n) return Undefined{as_text(rt.text(fmt::format("element {}", *index)))->str()};
   if (const List* list = as<List>(v)) return list->items[static_cast<size_t>(i)];
   const Text& text = *as_text(v);
   const size_t begin = char_position(text.str(), i);
