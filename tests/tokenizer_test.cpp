@@ -61,7 +61,9 @@ void expect_golden(const Tokenizer& tokenizer, const std::vector<Ids>& expected,
     const Ids ids = tokenizer.encode(cases()[i], ParseSpecial::yes);
     if (ids == expected[i]) continue;
     ++n_wrong;
-    if (n_wrong <= 5) EXPECT_EQ(ids, expected[i]) << "case " << i << ": " << nlohmann::json(cases()[i]).dump();
+    if (n_wrong <= 5) {
+      EXPECT_EQ(ids, expected[i]) << "case " << i << ": " << nlohmann::json(cases()[i]).dump();
+    }
   }
   EXPECT_EQ(n_wrong, 0u);
 }

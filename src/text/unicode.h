@@ -58,7 +58,7 @@ uint8_t general_category(char32_t code_point);
 /// Canonical combining class.
 uint8_t combining_class(char32_t code_point);
 
-/// `text` (valid UTF-8) in normalisation form C: `text` itself when it is already, else a view of `buffer`.
+/// `text` (valid UTF-8) in normalisation form C: `text` itself when nothing in it can change, else a view of `buffer`.
 std::string_view to_nfc(std::string_view text, std::string& buffer);
 
 }  // namespace onebit
