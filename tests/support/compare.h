@@ -43,10 +43,7 @@ inline double units(const Bound& bound) {
   return 0;
 }
 
-/// True when equal, counting NaN as equal to NaN.
-inline bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
-
-/// Rows of `width` columns. `exact` compares bits (0 and -0 differ).
+/// Rows of `width` columns. `exact` compares bits (0 and -0 differ); by any other class a NaN agrees with nothing.
 inline std::string compare(std::span<const float> expected, std::span<const float> actual, int64_t width,
                            const Bound& bound) {
   if (expected.size() != actual.size()) return fmt::format("{} values, expected {}", actual.size(), expected.size());
@@ -66,7 +63,7 @@ inline std::string compare(std::span<const float> expected, std::span<const floa
     }
     const double allowed = units(bound) * kUnit * magnitude + kTiny;
     const double error = std::fabs(static_cast<double>(actual[i]) - static_cast<double>(expected[i]));
-    if (same(expected[i], actual[i]) || error <= allowed) continue;
+    if (expected[i] == actual[i] || error <= allowed) continue;
     return fmt::format("[{}, {}] is {:.9g}, expected {:.9g}: error {:.3g}, allowed {:.3g}", row, column, actual[i],
                        expected[i], error, allowed);
   }

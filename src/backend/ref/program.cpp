@@ -55,7 +55,7 @@ RefProgram::RefProgram(const Plan& plan, std::span<StatePool* const> pools, cons
     bound_.push_back(std::move(bound));
   }
   for (const PlanOutput& output : plan_.outputs()) CHECK(plan_.info(output.value).type != Dtype::act);
-  memory_.resize(static_cast<size_t>(arena_.bytes + 7) / 8);
+  memory_.assign(static_cast<size_t>(arena_.bytes + 7) / 8, ~uint64_t{0});  // what no op has written reads as NaN
 }
 
 void RefProgram::bind_state(const Step& step, std::span<StatePool* const> pools, Bound& bound) {
