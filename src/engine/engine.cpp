@@ -47,10 +47,11 @@ void check_options(const EngineOptions& o) {
 void size_pools(EnginePlan& p) {
   EngineOptions& o = p.options;
   const int64_t block = o.draft_max + 1;
-  o.n_batch = static_cast<int32_t>(std::max<int64_t>(o.n_batch, o.n_slots * block + 1));
+  const int64_t tested = std::max<int64_t>(block, o.n_verify);
+  o.n_batch = static_cast<int32_t>(std::max<int64_t>(o.n_batch, o.n_slots * tested + 1));
   p.target_sizes = {
-      .n_pages = o.n_slots * pages_for(o.n_ctx + block), .n_slots = o.n_slots, .n_tape = block, .cache = o.cache};
-  p.target_limits = {.n_tok = o.n_batch, .n_out = std::max<int64_t>(o.n_slots * block, o.n_logits)};
+      .n_pages = o.n_slots * pages_for(o.n_ctx + tested), .n_slots = o.n_slots, .n_tape = tested, .cache = o.cache};
+  p.target_limits = {.n_tok = o.n_batch, .n_out = std::max<int64_t>(o.n_slots * tested, o.n_logits)};
   if (!p.drafter) return;
   const int64_t context = p.drafter->config().context_rows();
   const int64_t kept = context == 0 ? o.n_ctx + block : std::min(o.n_ctx + block, context + 2 * kPageTokens + block);

@@ -23,6 +23,7 @@ struct EngineOptions {
   int32_t n_slots = 1;    // sequences at once
   int32_t n_batch = 512;  // most rows of one submission
   int64_t n_logits = 0;   // most rows with logits of one submission; 0: what the slots can ask for
+  int32_t n_verify = 0;   // most rows of one sequence under test at once; 0: what drafting needs
   CacheType cache = CacheType::f16;
   int32_t draft_max = -1;                   // drafted tokens a step; -1: the drafter's block size less one; 0: never
   float draft_p_min = 0;                    // 0: a block is kept whole
