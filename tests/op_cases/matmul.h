@@ -87,8 +87,8 @@ inline void add_matmul_cases(OpCases& cases) {
     for (const MatmulSize size : super ? std::span<const MatmulSize>(kSuper) : std::span<const MatmulSize>(kSmall)) {
       add_matmul_case(cases, type, size, Activation::int8);
     }
-    add_matmul_case(cases, type, {1, 1024, 1024}, Activation::int8);
-    add_matmul_case(cases, type, {12, 512, 1024}, Activation::int8);
+    add_matmul_case(cases, type, {1, 512, 1024}, Activation::int8);
+    add_matmul_case(cases, type, {12, 256, 1024}, Activation::int8);
     if (type_info(type).quantised) {
       add_matmul_case(cases, type, {1, 17, 512}, Activation::int8, Codes::extreme);
       add_matmul_case(cases, type, {9, 65, 512}, Activation::rotated_int8, Codes::extreme);

@@ -136,7 +136,7 @@ void RefProgram::copy_out(int index, int64_t row, std::span<T> to, Dtype type) c
   const auto size = static_cast<int64_t>(to.size());
   CHECK(info.type == type && row >= 0 && size % info.width == 0 && row + size / info.width <= n_row);
   const auto* bytes = reinterpret_cast<const uint8_t*>(memory_.data()) + arena_.offset[static_cast<size_t>(value.id)];
-  std::memcpy(to.data(), bytes + row * info.width * 4, to.size_bytes());
+  if (!to.empty()) std::memcpy(to.data(), bytes + row * info.width * 4, to.size_bytes());
 }
 
 void RefProgram::read(int index, int64_t row, std::span<float> to) { copy_out(index, row, to, Dtype::f32); }
