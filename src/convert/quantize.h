@@ -3,26 +3,19 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
+#include "convert/tensor_stream.h"
 #include "gguf/types.h"
 
 namespace onebit {
 
-struct QuantizeProgress {
-  int64_t tensor, n_tensors;  ///< the tensor being written, from 0
-  const std::string& name;
-  uint64_t bytes_done, bytes_total;  ///< of the source's tensor data
-};
-
 struct QuantizeOptions {
   std::string in, out;
   BlockType type = BlockType::q4_0;
-  bool rotate = false;  ///< rotate, quantise to q4_0 and stamp
-  int threads = 0;      ///< 0: all cores
-  /// Called often; return false to stop, which throws Error(runtime) and leaves no file.
-  std::function<bool(const QuantizeProgress&)> progress;
+  bool rotate = false;        ///< rotate, quantise to q4_0 and stamp
+  int threads = 0;            ///< 0: all cores
+  ProgressCallback progress;  ///< return false to stop, which throws Error(runtime) and leaves no file
 };
 
 struct QuantizeResult {

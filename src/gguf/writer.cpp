@@ -82,8 +82,13 @@ void GgufWriter::set(std::string_view key, ValueType type, ValueType element, ui
                      std::vector<uint8_t> bytes) {
   CHECK(!head_written_ && !key.empty());
   if (key == keys::kAlignment) return;
-  remove(key);
-  entries_.push_back({std::string(key), type, element, count, std::move(bytes)});
+  Entry entry{std::string(key), type, element, count, std::move(bytes)};
+  const auto same = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
+  if (same == entries_.end()) {
+    entries_.push_back(std::move(entry));
+  } else {
+    *same = std::move(entry);
+  }
 }
 
 void GgufWriter::remove(std::string_view key) {

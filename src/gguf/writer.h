@@ -25,8 +25,8 @@ class GgufWriter {
   GgufWriter(const GgufWriter&) = delete;
   GgufWriter& operator=(const GgufWriter&) = delete;
 
-  /// Metadata; a key given twice replaces the earlier value. general.alignment is left out: the data of a file written
-  /// here has the default alignment.
+  /// Metadata; a key given twice replaces the earlier value in its place. general.alignment is left out: the data of a
+  /// file written here has the default alignment.
   void add(std::string_view key, bool value);
   void add(std::string_view key, uint16_t value);
   void add(std::string_view key, uint32_t value);

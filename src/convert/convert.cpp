@@ -1,0 +1,62 @@
+// The walk over a checkpoint: recognise, plan the tensors, write keys and tokenizer, stream.
+#include "convert/convert.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "convert/hf_keys.h"
+#include "convert/hf_tensors.h"
+#include "gguf/keys.h"
+
+namespace onebit {
+namespace {
+
+void check_type(BlockType type) {
+  const BlockType allowed[] = {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::q8_0};
+  if (std::find(std::begin(allowed), std::end(allowed), type) != std::end(allowed)) return;
+  fail(ErrorKind::usage, "expected type f32, f16, bf16 or q8_0, found {}: convert to bf16, then use quantize",
+       type_name(type));
+}
+
+std::vector<StreamTensor> stream_tensors(const std::vector<HfOutput>& outputs, const ConvertOptions& options) {
+  const Mixture mixture{options.type};
+  std::vector<StreamTensor> tensors;
+  for (const HfOutput& output : outputs) {
+    const TensorInfo shape{output.name, BlockType::f32, output.shape, {}};
+    StreamTensor tensor{output.name, choose_type(mixture, shape, options.folder), output.shape, {}, {}, {}};
+    tensor.rows = [&output](int64_t begin, int64_t end, float* out) { output.read_rows(begin, end, out); };
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+int64_t rows_of_embedding(const std::vector<HfOutput>& outputs) {
+  for (const HfOutput& output : outputs) {
+    if (output.name == keys::kTokenEmbd) return output.shape.front();
+  }
+  return 0;
+}
+
+}  // namespace
+
+ConvertResult convert(const ConvertOptions& options) {
+  check_type(options.type);
+  const HfModel model = read_hf_model(options.folder);
+  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const HfOutputs outputs = plan_hf_tensors(checkpoint, model);
+  const std::vector<StreamTensor> tensors = stream_tensors(outputs.tensors, options);
+
+  ConvertResult result{model.architecture, static_cast<int64_t>(tensors.size()), outputs.n_mtp};
+  GgufWriter writer(options.out);
+  const std::string name = std::filesystem::absolute(options.folder).lexically_normal().filename().string();
+  writer.add(keys::kArchitecture, model.architecture);  // readers like to find it first
+  result.tokenizer = write_hf_tokenizer(options.folder, rows_of_embedding(outputs.tensors), writer);
+  write_hf_keys(model, outputs.n_mtp, options.type, name, writer);
+  write_tensors(writer, tensors, {options.threads, options.progress, options.folder});
+  writer.finish();
+  result.bytes_out = writer.written();
+  return result;
+}
+
+}  // namespace onebit
