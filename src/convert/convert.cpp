@@ -24,7 +24,7 @@ std::vector<StreamTensor> stream_tensors(const std::vector<HfOutput>& outputs, c
   std::vector<StreamTensor> tensors;
   for (const HfOutput& output : outputs) {
     const TensorInfo shape{output.name, BlockType::f32, output.shape, {}};
-    StreamTensor tensor{output.name, choose_type(mixture, shape, options.folder), output.shape, {}, {}, {}};
+    StreamTensor tensor{output.name, choose_type(mixture, shape, options.in), output.shape, {}, {}, {}};
     tensor.rows = [&output](int64_t begin, int64_t end, float* out) { output.read_rows(begin, end, out); };
     tensors.push_back(std::move(tensor));
   }
@@ -42,18 +42,18 @@ int64_t rows_of_embedding(const std::vector<HfOutput>& outputs) {
 
 ConvertResult convert(const ConvertOptions& options) {
   check_type(options.type);
-  const HfModel model = read_hf_model(options.folder);
-  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const HfModel model = read_hf_model(options.in);
+  const Checkpoint checkpoint = Checkpoint::open(options.in);
   const HfOutputs outputs = plan_hf_tensors(checkpoint, model);
   const std::vector<StreamTensor> tensors = stream_tensors(outputs.tensors, options);
 
   ConvertResult result{model.architecture, static_cast<int64_t>(tensors.size()), outputs.n_mtp};
   GgufWriter writer(options.out);
-  const std::string name = std::filesystem::absolute(options.folder).lexically_normal().filename().string();
+  const std::string name = std::filesystem::absolute(options.in).lexically_normal().filename().string();
   writer.add(keys::kArchitecture, model.architecture);  // readers like to find it first
-  result.tokenizer = write_hf_tokenizer(options.folder, rows_of_embedding(outputs.tensors), writer);
+  result.tokenizer = write_hf_tokenizer(options.in, rows_of_embedding(outputs.tensors), writer);
   write_hf_keys(model, outputs.n_mtp, options.type, name, writer);
-  write_tensors(writer, tensors, {options.threads, options.progress, options.folder});
+  write_tensors(writer, tensors, {options.threads, options.progress, options.in});
   writer.finish();
   result.bytes_out = writer.written();
   return result;

@@ -11,7 +11,7 @@
 namespace onebit {
 
 struct ConvertOptions {
-  std::string folder, out;
+  std::string in, out;               ///< a folder; a file
   BlockType type = BlockType::bf16;  ///< f32, f16, bf16 or q8_0
   int threads = 0;                   ///< 0: all cores
   ProgressCallback progress;         ///< return false to stop, which throws Error(runtime) and leaves no file
