@@ -1,4 +1,5 @@
-// Errors of the whole engine. Bad files, flags, requests and devices throw Error; a broken invariant of our own is a CHECK.
+// Errors of the whole engine. Bad files, flags, requests and devices throw Error; a broken invariant of our own is a
+// CHECK.
 #pragma once
 
 #include <fmt/core.h>
@@ -44,7 +45,7 @@ template <typename... Args>
 }  // namespace onebit
 
 /// An invariant of our own code; no input from outside may reach a failing CHECK.
-#define CHECK(condition) \
-  do {                   \
+#define CHECK(condition)                                                      \
+  do {                                                                        \
     if (!(condition)) ::onebit::check_failed(#condition, __FILE__, __LINE__); \
   } while (0)

@@ -25,8 +25,8 @@ inline uint16_t f32_to_f16(float value) {
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // rounds to >= 65520
-  if (magnitude < 0x38800000u) {                         // below the smallest normal half
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;            // rounds to >= 65520
+  if (magnitude < 0x38800000u) {                                  // below the smallest normal half
     const float scaled = std::bit_cast<float>(magnitude) + 0.5f;  // aligns 2^-24 with the last mantissa bit
     return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(scaled) - 0x3f000000u);
   }

@@ -13,8 +13,8 @@ Value Plan::make(const ValueInfo& info) {
   return {static_cast<int32_t>(values_.size()) - 1};
 }
 
-void Plan::push(Op op, std::vector<Value> out, std::vector<Value> in, std::vector<const Weight*> weights, OpParams params,
-                const State* state) {
+void Plan::push(Op op, std::vector<Value> out, std::vector<Value> in, std::vector<const Weight*> weights,
+                OpParams params, const State* state) {
   for (Value v : in) CHECK(v.id >= 0 && v.id < static_cast<int32_t>(values_.size()));
   steps_.push_back({op, std::move(out), std::move(in), std::move(weights), state, std::move(params)});
 }
@@ -72,7 +72,8 @@ Value Plan::slice_heads(Value x, const SliceParams& params) {
 Value Plan::quantize(Value x, bool rotate, bool prompt_int4) {
   for (const Step& step : steps_) {  // q, k, v and gate share one quantised input
     const auto* params = std::get_if<QuantizeParams>(&step.params);
-    if (params && step.in[0].id == x.id && params->rotate == rotate && params->prompt_int4 == prompt_int4) return step.out[0];
+    if (params && step.in[0].id == x.id && params->rotate == rotate && params->prompt_int4 == prompt_int4)
+      return step.out[0];
   }
   CHECK(info(x).type == Dtype::f32 && info(x).width % 32 == 0);
   ValueInfo shape = info(x);
@@ -222,7 +223,8 @@ std::pair<Value, Value> Plan::top_k(Value x, int32_t k) {
   return {ids, values};
 }
 
-Plan::Walk Plan::select_walk(Value candidates, Value unary, Value gamma, const Weight& predecessor, const Weight& successor) {
+Plan::Walk Plan::select_walk(Value candidates, Value unary, Value gamma, const Weight& predecessor,
+                             const Weight& successor) {
   CHECK(info(candidates).width == info(unary).width && info(candidates).type == Dtype::i32);
   CHECK(info(gamma).width == predecessor.n_in() && info(gamma).width == successor.n_in());
   ValueInfo shape = info(unary);

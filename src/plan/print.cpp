@@ -32,7 +32,8 @@ struct ParamText {
     return fmt::format("{} rot={} theta={:g}", p.style == RopeStyle::neox ? "neox" : "normal", p.n_rot, p.theta);
   }
   std::string operator()(const AttentionParams& p) const {
-    return fmt::format("heads={}/{} d={} window={}{}", p.n_head, p.n_head_kv, p.d_head, p.window, p.causal ? "" : " non-causal");
+    return fmt::format("heads={}/{} d={} window={}{}", p.n_head, p.n_head_kv, p.d_head, p.window,
+                       p.causal ? "" : " non-causal");
   }
   std::string operator()(const DeltaNetParams& p) const {
     return fmt::format("heads={}/{} d={}x{} {}", p.n_k_head, p.n_v_head, p.d_k, p.d_v,

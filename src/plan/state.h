@@ -18,8 +18,8 @@ enum class CacheType : uint8_t { f32, f16 };
 struct KvState {
   int64_t n_head_kv = 0, d_head = 0;
 };
-/// One gated delta net layer: per slot the convolution's last rows [n_tap-1, n_channel], S [n_v_head, d_v, d_k], both f32,
-/// and a tape of at most StateSizes::n_tape rows of (u [n_channel], beta, alpha [n_v_head]).
+/// One gated delta net layer: per slot the convolution's last rows [n_tap-1, n_channel], S [n_v_head, d_v, d_k], both
+/// f32, and a tape of at most StateSizes::n_tape rows of (u [n_channel], beta, alpha [n_v_head]).
 struct DeltaNetState {
   int64_t n_channel = 0, n_tap = 4, n_v_head = 0, d_k = 0, d_v = 0;
 };
