@@ -1,0 +1,21 @@
+// The tile kernels of each instruction set, the inner loops of every quantised matrix product. kernels.h (TileFn) says
+// what they compute; a kernel's name is op_weight_activation_target.
+#pragma once
+
+#include <cstdint>
+
+namespace onebit::cpu {
+
+#define ONEBIT_TILES(isa)                                                                                            \
+  void matmul_q4_0_act_##isa(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc);      \
+  void matmul_q8_0_act_##isa(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc);      \
+  void matmul_wide32_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc);     \
+  void matmul_wide16_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc);     \
+  void matmul_wide32_min_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc); \
+  void matmul_wide16_min_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc);
+ONEBIT_TILES(portable)
+ONEBIT_TILES(avx2)
+ONEBIT_TILES(avx512)
+#undef ONEBIT_TILES
+
+}  // namespace onebit::cpu

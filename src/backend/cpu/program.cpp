@@ -1,0 +1,248 @@
+#include "backend/cpu/program.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/schedule.h"
+#include "base/error.h"
+
+namespace onebit::cpu {
+namespace {
+
+constexpr int64_t kLine = 128;  // scratch of different threads is kept this far apart
+
+int64_t aligned(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+/// Weights whose rows are walked as matrices; all others are read element by element.
+bool takes_matrix(Op op) {
+  return op == Op::embed || op == Op::matmul || op == Op::matmul_experts || op == Op::select_walk;
+}
+
+bool same_angles(const RopeParams& a, const RopeParams& b) {
+  return a.n_rot == b.n_rot && a.theta == b.theta && a.linear_factor == b.linear_factor &&
+         a.yarn_factor == b.yarn_factor && a.yarn_attn_factor == b.yarn_attn_factor &&
+         a.yarn_beta_fast == b.yarn_beta_fast && a.yarn_beta_slow == b.yarn_beta_slow && a.n_ctx_orig == b.n_ctx_orig;
+}
+
+/// The parameters of a state-using op against the state's shape.
+void check_state_shape(const Step& step) {
+  if (const auto* params = std::get_if<AttentionParams>(&step.params)) {
+    const auto& kv = std::get<KvState>(step.state->kind);
+    CHECK(kv.n_head_kv == params->n_head_kv && kv.d_head == params->d_head);
+  }
+  if (const auto* params = std::get_if<DeltaNetParams>(&step.params)) {
+    const auto& net = std::get<DeltaNetState>(step.state->kind);
+    CHECK(net.n_channel == 2 * params->n_k_head * params->d_k + params->n_v_head * params->d_v);
+    CHECK(net.n_tap == params->n_tap && net.n_v_head == params->n_v_head && net.n_tap <= 16);
+    CHECK(net.d_k == params->d_k && net.d_v == params->d_v);
+    CHECK(step.weights[0]->shape == (std::vector<int64_t>{net.n_channel, net.n_tap}));
+    CHECK(step.weights[1]->n_in() == net.n_v_head && step.weights[2]->n_in() == net.n_v_head);
+  }
+}
+
+Touch touch_of(const Operand& value, const PlanLimits& limits, bool written) {
+  const auto begin = reinterpret_cast<uintptr_t>(value.data);
+  const int64_t row = value_row_bytes(value.info) * value.info.multiple;
+  // Rows of activations interleave within a tile, so their memory can't be divided by rows.
+  return {begin, begin + static_cast<uintptr_t>(max_rows(value.info, limits) * value_row_bytes(value.info)), written,
+          value.info.type == Dtype::act ? 0 : row};
+}
+
+Touch touch_of(const void* memory, bool written) {
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  return {begin, begin + 1, written, 0};
+}
+
+bool writes_state(Op op) { return op == Op::kv_store || op == Op::delta_net || op == Op::store_rows; }
+
+}  // namespace
+
+CpuProgram::CpuProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
+                       const Kernels& kernels, WeightStore& weights, ThreadPool& pool)
+    : plan_(plan),
+      limits_(limits),
+      weights_(weights),
+      pool_(pool),
+      placement_(place_values(plan, limits)),
+      values_(placement_.bytes) {
+  run_.kernels = &kernels;
+  run_.rows.resize(static_cast<size_t>(limits.n_tok));
+  for (const Step& step : plan_.steps()) steps_.push_back(bind(step, pools));
+  for (const PlanOutput& output : plan_.outputs()) CHECK(plan_.info(output.value).type != Dtype::act);
+  slots_seen_.assign(static_cast<size_t>(bounds_.n_slot), -1);
+  allocate_scratch();
+  place_barriers();
+}
+
+CpuStep CpuProgram::bind(const Step& step, std::span<StatePool* const> pools) {
+  CpuStep bound;
+  bound.op = step.op;
+  bound.params = step.params;
+  const auto operand = [this](Value v) {
+    return Operand{values_.data() + placement_.offset[static_cast<size_t>(v.id)], plan_.info(v)};
+  };
+  for (Value v : step.in) bound.in.push_back(operand(v));
+  for (Value v : step.out) bound.out.push_back(operand(v));
+  bind_weights(step, bound);
+  if (step.state) bind_state(step, pools, bound);
+  if (step.op == Op::rope) {
+    bound.rope = rope_table(std::get<RopeParams>(step.params), bound.plain.empty() ? nullptr : bound.plain[0]);
+  }
+  bound.run = op_entry(step.op).run;
+  return bound;
+}
+
+void CpuProgram::bind_weights(const Step& step, CpuStep& bound) {
+  for (size_t i = 0; i < step.weights.size(); ++i) {
+    const Weight& weight = *step.weights[i];
+    const bool matrix = takes_matrix(step.op), taps = step.op == Op::delta_net && i == 0;
+    bound.plain.push_back(matrix ? nullptr : weights_.plain(weight, taps));
+    bound.matrices.push_back(matrix ? &weights_.get(weight) : nullptr);
+    if (step.op == Op::matmul || step.op == Op::matmul_experts) {
+      const LoadedWeight::Form form = bound.matrices.back()->form;
+      CHECK(form == LoadedWeight::Form::strips || form == LoadedWeight::Form::floats);
+    }
+  }
+  if (step.op == Op::embed) bounds_.n_token_id = step.weights[0]->n_out();
+  if (step.op == Op::embed || step.op == Op::select_walk) bounds_.needs_tokens = true;
+}
+
+void CpuProgram::bind_state(const Step& step, std::span<StatePool* const> pools, CpuStep& bound) {
+  check_state_shape(step);
+  for (StatePool* pool : pools) {
+    auto* states = dynamic_cast<States*>(pool);
+    CHECK(states);
+    if (!bound.state) bound.state = states->find(step.state);
+  }
+  CHECK(bound.state);
+  if (const auto* kv = std::get_if<KvMemory>(bound.state)) bounds_.n_page = kv->n_pages;
+  if (const auto* net = std::get_if<DeltaMemory>(bound.state)) {
+    bounds_.n_slot = net->n_slots;
+    bounds_.n_tape = net->n_tape;
+  }
+  if (const auto* rows = std::get_if<RowsMemory>(bound.state)) {
+    (step.op == Op::load_rows ? bounds_.n_loaded_row : bounds_.n_stored_row) = rows->n_rows;
+  }
+}
+
+const RopeTable* CpuProgram::rope_table(const RopeParams& params, const float* factors) {
+  for (const auto& table : ropes_) {
+    if (table->factors == factors && same_angles(table->params, params)) return table.get();
+  }
+  ropes_.push_back(std::make_unique<RopeTable>(make_rope_table(params, factors, limits_.n_tok)));
+  return ropes_.back().get();
+}
+
+void CpuProgram::allocate_scratch() {
+  int64_t shared_bytes = 0;
+  for (const CpuStep& step : steps_) {
+    const OpEntry& entry = op_entry(step.op);
+    const Needs needs = entry.needs ? entry.needs(step, limits_, pool_.size()) : Needs{};
+    thread_bytes_ = std::max(thread_bytes_, aligned(needs.thread));
+    shared_bytes = std::max(shared_bytes, needs.shared);
+  }
+  thread_scratch_ = Pages(thread_bytes_ * pool_.size());
+  shared_scratch_ = Pages(shared_bytes);
+  claims_ = std::make_unique<std::atomic<int64_t>[]>(steps_.size());
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    steps_[i].claims = &claims_[i];
+    steps_[i].shared = shared_scratch_.data();
+  }
+}
+
+void CpuProgram::place_barriers() {
+  std::vector<StepAccess> accesses;
+  for (const CpuStep& step : steps_) {
+    const OpEntry& entry = op_entry(step.op);
+    StepAccess access;
+    access.row_local = entry.row_local;
+    const ValueInfo& rows = step.out.empty() ? step.in[0].info : step.out[0].info;
+    access.by_outputs = rows.rows == Rows::outputs;
+    for (const Operand& value : step.in) access.touches.push_back(touch_of(value, limits_, false));
+    for (const Operand& value : step.out) access.touches.push_back(touch_of(value, limits_, true));
+    if (step.state) access.touches.push_back(touch_of(step.state, writes_state(step.op)));
+    if (entry.needs && entry.needs(step, limits_, pool_.size()).shared > 0) {
+      access.touches.push_back(touch_of(step.shared, true));
+    }
+    accesses.push_back(std::move(access));
+  }
+  const std::vector<bool> marks = onebit::cpu::place_barriers(accesses);
+  for (size_t i = 0; i < steps_.size(); ++i) steps_[i].barrier_before = marks[i];
+}
+
+void CpuProgram::check_batch(const Batch& batch) {
+  const int64_t n_tok = batch.n_tok();
+  CHECK(n_tok > 0 && n_tok <= limits_.n_tok && batch.n_out() <= limits_.n_out);
+  int32_t row = 0;
+  for (const Sequence& sequence : batch.sequences) {
+    CHECK(sequence.row == row && sequence.n_tok > 0 && sequence.pos >= 0 && sequence.n_commit >= 0);
+    row += sequence.n_tok;
+    if (bounds_.n_page > 0) {
+      for (const int32_t page : sequence.pages) CHECK(page >= -1 && page < bounds_.n_page);
+    }
+    if (bounds_.n_slot == 0) continue;
+    CHECK(sequence.slot >= 0 && sequence.slot < bounds_.n_slot && sequence.n_commit <= bounds_.n_tape);
+    CHECK(sequence.phase != Phase::verify || sequence.n_tok <= bounds_.n_tape);
+    int32_t& seen = slots_seen_[static_cast<size_t>(sequence.slot)];
+    CHECK(seen != static_cast<int32_t>(last_));  // two sequences of one slot have no order
+    seen = static_cast<int32_t>(last_);
+  }
+  for (int64_t i = 0; i < batch.n_out(); ++i) {
+    const int32_t output = batch.outputs[static_cast<size_t>(i)];
+    CHECK(output >= 0 && output < n_tok && (i == 0 || output > batch.outputs[static_cast<size_t>(i - 1)]));
+  }
+  CHECK(!bounds_.needs_tokens || static_cast<int64_t>(batch.tokens.size()) == n_tok);
+  if (bounds_.n_token_id > 0) {
+    for (const int32_t token : batch.tokens) CHECK(token >= 0 && token < bounds_.n_token_id);
+  }
+  CHECK(!batch.taps || bounds_.n_stored_row == 0 || n_tok <= bounds_.n_stored_row);
+  if (bounds_.n_loaded_row > 0) {
+    CHECK(static_cast<int64_t>(batch.source_rows.size()) == n_tok);
+    for (const int32_t source : batch.source_rows) CHECK(source >= 0 && source < bounds_.n_loaded_row);
+  }
+}
+
+Ticket CpuProgram::submit(const Batch& batch) {
+  check_batch(batch);
+  run_.batch = &batch;
+  run_.n_tok = batch.n_tok();
+  run_.n_out = batch.n_out();
+  int32_t index = 0;
+  for (const Sequence& sequence : batch.sequences) {
+    for (int32_t i = 0; i < sequence.n_tok; ++i) {
+      run_.rows[static_cast<size_t>(sequence.row + i)] = {index, sequence.pos + i};
+    }
+    ++index;
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) claims_[i].store(0, std::memory_order_relaxed);
+  pool_.run([this](int thread) { run_thread(thread); });
+  return ++last_;
+}
+
+void CpuProgram::run_thread(int thread) {
+  Worker worker(run_, pool_, thread, thread_scratch_.data() + thread * thread_bytes_);
+  for (const auto& rope : ropes_) fill_rope_table(*rope, run_, share(run_.n_tok, 1, thread, pool_.size()));
+  for (const CpuStep& step : steps_) {
+    if (step.barrier_before) pool_.barrier();
+    step.run(step, worker);
+  }
+}
+
+void CpuProgram::wait(Ticket ticket) { CHECK(ticket <= last_); }
+
+template <class T>
+void CpuProgram::copy_out(int index, int64_t row, std::span<T> to, Dtype type) const {
+  CHECK(last_ > 0 && index >= 0 && index < static_cast<int>(plan_.outputs().size()));
+  const Value value = plan_.outputs()[static_cast<size_t>(index)].value;
+  const ValueInfo& info = plan_.info(value);
+  const int64_t n_row = (info.rows == Rows::tokens ? run_.n_tok : run_.n_out) * info.multiple;
+  const auto size = static_cast<int64_t>(to.size());
+  CHECK(info.type == type && row >= 0 && size % info.width == 0 && row + size / info.width <= n_row);
+  const uint8_t* from = values_.data() + placement_.offset[static_cast<size_t>(value.id)] + row * info.width * 4;
+  std::memcpy(to.data(), from, to.size_bytes());
+}
+
+void CpuProgram::read(int index, int64_t row, std::span<float> to) { copy_out(index, row, to, Dtype::f32); }
+void CpuProgram::read(int index, int64_t row, std::span<int32_t> to) { copy_out(index, row, to, Dtype::i32); }
+
+}  // namespace onebit::cpu

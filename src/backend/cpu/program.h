@@ -1,0 +1,59 @@
+// A plan bound to memory: steps with pointers, one arena for values, scratch for the threads. Running a batch is one
+// visit of all threads to the list of steps; it happens inside submit(), on the caller's thread and the pool's.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/step.h"
+
+namespace onebit::cpu {
+
+class CpuProgram : public Program {
+ public:
+  CpuProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, const Kernels& kernels,
+             WeightStore& weights, ThreadPool& pool);
+
+  Ticket submit(const Batch& batch) override;
+  void wait(Ticket ticket) override;
+  void read(int index, int64_t row, std::span<float> to) override;
+  void read(int index, int64_t row, std::span<int32_t> to) override;
+
+ private:
+  /// An upper bound that batches are checked against; 0 where the plan has no such operand.
+  struct Bounds {
+    int64_t n_page = 0, n_slot = 0, n_tape = 0, n_stored_row = 0, n_loaded_row = 0, n_token_id = 0;
+    bool needs_tokens = false;
+  };
+
+  CpuStep bind(const Step& step, std::span<StatePool* const> pools);
+  void bind_weights(const Step& step, CpuStep& bound);
+  void bind_state(const Step& step, std::span<StatePool* const> pools, CpuStep& bound);
+  const RopeTable* rope_table(const RopeParams& params, const float* factors);
+  void allocate_scratch();
+  void place_barriers();
+  void check_batch(const Batch& batch);
+  void run_thread(int thread);
+  template <class T>
+  void copy_out(int index, int64_t row, std::span<T> to, Dtype type) const;
+
+  Plan plan_;
+  PlanLimits limits_;
+  WeightStore& weights_;
+  ThreadPool& pool_;
+  Arena placement_;
+  Pages values_;
+  std::vector<CpuStep> steps_;
+  std::vector<std::unique_ptr<RopeTable>> ropes_;
+  std::unique_ptr<std::atomic<int64_t>[]> claims_;  // by step
+  Pages thread_scratch_, shared_scratch_;
+  int64_t thread_bytes_ = 0;  // of each thread
+  Bounds bounds_;
+  std::vector<int32_t> slots_seen_;  // by slot: the run that used it last
+  Run run_;
+  Ticket last_ = 0;
+};
+
+}  // namespace onebit::cpu

@@ -1,0 +1,58 @@
+// A fixed set of threads that walk one piece of work together. In: a body to run on every thread. Out: its effects.
+// The caller is thread 0 and works too; the others sleep between runs, after a short spin.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace onebit {
+
+/// Cores this process may use: physical cores in its affinity mask, at most its control group's CPU quota. At least 1.
+int usable_cores();
+
+class ThreadPool {
+ public:
+  /// `n_threads` includes the caller; 0 takes usable_cores(). `pin` ties the threads other than the caller to one core
+  /// of the affinity mask each.
+  explicit ThreadPool(int n_threads, bool pin = false);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return n_threads_; }
+
+  /// Runs body(thread) once on every thread, the caller being thread 0, and returns when all are done. The body must
+  /// not throw. Runs of several callers take turns.
+  template <class Body>
+  void run(Body&& body) {
+    run_job(
+        {[](void* context, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); }, &body});
+  }
+
+  /// Inside a body: returns when every thread has arrived. Everything written before it is visible after it.
+  void barrier();
+
+ private:
+  struct Job {
+    void (*call)(void* context, int thread) = nullptr;
+    void* context = nullptr;
+  };
+
+  void run_job(Job job);
+  void serve(int thread);
+
+  int n_threads_;
+  std::vector<std::thread> threads_;
+  std::mutex callers_;
+  Job job_;
+  bool stopping_ = false;
+  // On lines of their own: threads that spin on one of these must not slow down writers of its neighbours.
+  alignas(64) std::atomic<uint32_t> run_{0};         // bumped to start a run
+  alignas(64) std::atomic<int> arrived_{0};          // threads at the barrier
+  alignas(64) std::atomic<uint32_t> generation_{0};  // bumped when the last thread arrives
+};
+
+}  // namespace onebit
