@@ -65,7 +65,7 @@ Prompt chat_prompt(const TextModel& model, TemplateInput input) {
   for (const Segment& s : rendered) {
     segments.push_back({s.text, s.from_input ? ParseSpecial::no : ParseSpecial::yes});
   }
-  Prompt prompt{model.tokenizer.encode(segments), template_opens_think(rendered)};
+  Prompt prompt{model.tokenizer.encode(segments), prompt_text(rendered), template_opens_think(rendered)};
   put_bos(model.tokenizer, prompt.ids);
   return prompt;
 }

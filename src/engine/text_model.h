@@ -28,6 +28,7 @@ TextModel read_text_model(const GgufFile& file, const std::string& chat_template
 
 struct Prompt {
   std::vector<int32_t> ids;
+  std::string text;
   bool thinking = false;  // the prompt ends inside a <think> block
 };
 

@@ -20,15 +20,17 @@ bool equal_ignoring_case(std::string_view a, std::string_view b);
 /// The other end of a connection.
 class HttpClient {
  public:
-  enum class Wait { ready, timeout, gone };
+  enum class Wait { ready, timeout, gone, stopping };
   virtual ~HttpClient() = default;
-  /// Blocks until `fd` is readable, the client has closed the connection, or `timeout_ms` have passed (-1: never).
+  /// Blocks until `fd` is readable, the client has closed the connection, the server stops, or `timeout_ms` have passed
+  /// (-1: never).
   virtual Wait wait(int fd, int timeout_ms) const = 0;
 };
 
 struct HttpRequest {
   std::string method;  // upper case
   std::string path;    // decoded, without the query
+  HttpHeaders query;   // decoded
   HttpHeaders headers;
   std::string body;  // empty until the request is admitted
   const HttpClient* client = nullptr;

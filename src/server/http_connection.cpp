@@ -42,7 +42,8 @@ class LibrarySink : public HttpSink {
  public:
   explicit LibrarySink(httplib::DataSink& sink) : sink_(sink) {}
   bool write(std::string_view bytes) override {
-    ok_ = ok_ && sink_.write(bytes.data(), bytes.size());
+    // Nothing written means the end to the library.
+    ok_ = ok_ && (bytes.empty() || sink_.write(bytes.data(), bytes.size()));
     return ok_;
   }
   bool ok() const { return ok_; }
@@ -132,12 +133,13 @@ class Peer : private httplib::Server {
     if (result == HttpStream::Head::closed) return false;
     HeadCheck check;
     if (result == HttpStream::Head::ok) check = clean_head(head);
-    if (result == HttpStream::Head::timeout) check = {408, "the headers did not arrive in time", false, false};
-    if (result == HttpStream::Head::too_long) check = {431, "the headers are too long", false, false};
+    if (result == HttpStream::Head::timeout) check = refused_head(408, "the headers did not arrive in time");
+    if (result == HttpStream::Head::too_long) check = refused_head(431, "the headers are too long");
     if (check.status != 0) {
       stream_.write(plain_reply(application_.broken(check.status, check.why)));
       return false;
     }
+    fields_ = std::move(check.fields);
     close_ = !check.keep_alive || check.unread_body;
     LibraryStream library_stream(stream_, std::move(head));
     // Chunks have a frame of their own.
@@ -151,7 +153,8 @@ class Peer : private httplib::Server {
     request_ = HttpRequest();
     request_.method = from.method == "HEAD" ? "GET" : from.method;
     request_.path = std::exchange(from.path, "/");
-    request_.headers.assign(from.headers.begin(), from.headers.end());
+    request_.query.assign(from.params.begin(), from.params.end());
+    request_.headers = std::move(fields_);
     request_.client = &stream_;
     version_ = from.version;
   }
@@ -223,6 +226,7 @@ class Peer : private httplib::Server {
   const HttpLimits& limits_;
   std::atomic<size_t>& bodies_;
   HttpRequest request_;
+  HttpHeaders fields_;  // of the request being read; the library decodes values, which would let line ends in
   std::string version_;
   bool close_ = false;
 };

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "server/http.h"
+
 namespace onebit {
 
 /// Length of the head at the start of `bytes`, its blank line included; 0: it isn't complete.
@@ -16,11 +18,15 @@ struct HeadCheck {
   std::string why;
   bool keep_alive = true;
   bool unread_body = false;  // a body that belongs to a method without one: nothing can follow it
+  HttpHeaders fields;        // as they came, names and trimmed values
 };
 
-/// Checks a complete head and rewrites it: Range and Accept-Encoding are dropped (replies are whole and plain), a
-/// missing length becomes Content-Length: 0. Refused: methods and versions that aren't served, lines that aren't header
-/// fields, more than 100 of them, and lengths that two readers could understand differently.
+HeadCheck refused_head(int status, std::string why);
+
+/// Checks a complete head and rewrites it: Range, Accept-Encoding and Content-Type are dropped (replies are whole and
+/// plain, and what a body is, is the application's business), a missing length becomes Content-Length: 0. Refused:
+/// methods and versions that aren't served, lines that aren't header fields, more than 100 of them, and hosts and
+/// lengths that two readers could understand differently.
 HeadCheck clean_head(std::string& head);
 
 }  // namespace onebit

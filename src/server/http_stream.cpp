@@ -125,10 +125,11 @@ bool HttpStream::write(std::string_view bytes) {
 
 HttpClient::Wait HttpStream::wait(int fd, int timeout_ms) const {
   while (true) {
-    pollfd fds[2] = {{fd, POLLIN, 0}, {socket_.get(), POLLRDHUP, 0}};
-    const int n = ::poll(fds, 2, timeout_ms);
+    pollfd fds[3] = {{fd, POLLIN, 0}, {socket_.get(), POLLRDHUP, 0}, {stop_fd_, POLLIN, 0}};
+    const int n = ::poll(fds, 3, timeout_ms);
     if (n < 0 && errno == EINTR) continue;
     if (fds[1].revents & kGone) return Wait::gone;
+    if (fds[2].revents != 0) return Wait::stopping;
     return n > 0 ? Wait::ready : Wait::timeout;
   }
 }

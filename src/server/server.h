@@ -21,6 +21,7 @@ struct ServerOptions {
   EngineOptions engine;
   std::string host = "127.0.0.1";
   int port = 8000;                        // 0: any free one
+  std::string version = "1bit";           // told in /props
   std::string alias;                      // the served model's id; empty: the file's name without .gguf
   std::vector<std::string> api_keys;      // empty: no key is asked for
   bool allow_open = false;                // listen beyond loopback without a key
@@ -40,6 +41,8 @@ struct ServerOptions {
 
   std::shared_ptr<spdlog::logger> logger;                 // absent: to stderr
   std::function<void(const std::string& url)> on_listen;  // called once connections are accepted
+  /// Called when the engine can't be stopped in time (it is inside a long step): the place to end the process.
+  std::function<void()> on_overdue;
 };
 
 class Server {
