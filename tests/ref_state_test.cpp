@@ -120,6 +120,24 @@ TEST(BlockAttention, SeesContextInTheWindowAndItsOwnRowsOnly) {
   }
 }
 
+TEST(Pool, CopiedPageGoesItsOwnWay) {
+  OpRig rig("pages", 21);
+  build_visibility(rig, {}, false);
+  TestBatch fork = rows_at(10, 1, Phase::decode), change = rows_at(5, 1, Phase::decode),
+            after = rows_at(11, 1, Phase::decode);
+  fork.pages = after.pages = {{0}};
+  fork.before = [](StatePool& pool) { pool.copy_page(1, 0); };
+  change.tokens = {20};  // in the original only
+  rig.batches = {rows_at(0, 10, Phase::prompt), fork, change, after};
+  const std::vector<Result> results = run_rig(rig, *make_ref_backend());
+  auto seen = [&](size_t batch, size_t n) {
+    return visible_rows(result_of(results, batch, "y").values.data(), n).cached;
+  };
+  EXPECT_EQ(seen(1, 11), range(0, 10));
+  EXPECT_EQ(seen(2, 6), (std::vector<int>{0, 1, 2, 3, 4, 20}));
+  EXPECT_EQ(seen(3, 12), range(0, 11));
+}
+
 TEST(Attention, ByHandWithTwoKeyHeads) {
   // Two positions, four query heads on two key heads, d_head 1: scores scale * q * k, values told apart by key head.
   for (const CacheType cache_type : {CacheType::f32, CacheType::f16}) {

@@ -448,8 +448,13 @@ TEST(Select, WalksFromTheAnchor) {
   TestBatch batch = prompt_batch(3, Phase::draft);
   batch.tokens = {7, 0, 1};
   batch.outputs = {1, 2};
-  rig.batches = {batch};
+  TestBatch twice = batch;
+  twice.tokens = {7, 0, 1, 7, 0, 1};
+  twice.sequences = {{.n_tok = 3}, {.n_tok = 3}};
+  twice.outputs = {1, 2, 4, 5};
+  rig.batches = {batch, twice};
   EXPECT_EQ(run_one(rig, "ids").ids, (std::vector<int32_t>{12, 21}));
+  EXPECT_EQ(run_one(rig, "ids", 1).ids, (std::vector<int32_t>{12, 21, 12, 21}));
   expect_near(run_one(rig, "scores").values, {2.75, 2.8, 1.5, 4.5, 2.9, 2.5});
   expect_near(run_one(rig, "confidence").values, {0.4497, 0.7478}, 5e-5);
 }
