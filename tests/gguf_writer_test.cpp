@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "gguf/keys.h"
 #include "support/expect_error.h"
+#include "support/full_disk.h"
 #include "support/temp_dir.h"
 
 namespace onebit {
@@ -177,36 +177,17 @@ TEST(GgufWriter, UnwritablePlacesAreErrors) {
   test::expect_error(ErrorKind::usage, {"folder"}, [&] { GgufWriter writer(dir.path().string()); });
 }
 
-/// Runs `action` in a child process with files limited to `limit` bytes, as on a full disk; its exit code.
-int run_with_file_limit(rlim_t limit, const std::function<int()>& action) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit size{limit, limit};
-    ::setrlimit(RLIMIT_FSIZE, &size);
-    ::_exit(action());
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 TEST(GgufWriter, AFullDiskIsAClearErrorAndLeavesNothing) {
   for (const Temporary temporary : {Temporary::unnamed, Temporary::named}) {
     const test::TempDir dir;
-    const int code = run_with_file_limit(4096, [&] {
-      try {
-        GgufWriter writer(dir.file("out.gguf"), temporary);
-        const int64_t shape[] = {4096};
-        writer.declare("t", BlockType::f32, shape);
-        writer.write("t", counting_bytes(16384, 0));
-        writer.finish();
-      } catch (const Error& error) {
-        return std::string(error.what()).find("full") != std::string::npos ? 42 : 1;
-      }
-      return 0;
+    const std::string message = test::error_on_full_disk(4096, [&] {
+      GgufWriter writer(dir.file("out.gguf"), temporary);
+      const int64_t shape[] = {4096};
+      writer.declare("t", BlockType::f32, shape);
+      writer.write("t", counting_bytes(16384, 0));
+      writer.finish();
     });
-    EXPECT_EQ(code, 42);
+    EXPECT_NE(message.find("full"), std::string::npos) << message;
     EXPECT_EQ(dir.count(), 0u);
   }
 }
