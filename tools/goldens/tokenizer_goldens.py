@@ -20,7 +20,8 @@ from tokenizers import Tokenizer
 HERE = pathlib.Path(__file__).resolve().parents[2] / "tests/golden"
 CASES = 3656  # the hand-made ones and 3,000 random ones
 GLM4 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 NORMAL, CONTROL = 1, 3
 
@@ -40,9 +41,10 @@ def smollm2(path):
         dict(id=i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
         for i, t in enumerate(tokens) if types[i] == CONTROL
     ]
+    digits = {"type": "Digits", "individual_digits": True}
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level(True)]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [digits, byte_level(True)]},
         "post_processor": None, "decoder": byte_level(True),
         "model": {
             "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
