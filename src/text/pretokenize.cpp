@@ -15,7 +15,7 @@ namespace {
 using namespace char_class;
 
 // One row per value of tokenizer.ggml.pre that we know.
-constexpr std::array<Pretokenizer, 9> kPretokenizers = {{
+constexpr std::array<Pretokenizer, 10> kPretokenizers = {{
     {"qwen2", PretokenizerKind::qwen2, true, false},
     {"qwen35", PretokenizerKind::qwen35, true, false},
     {"llama-bpe", PretokenizerKind::llama3, false, true},
@@ -23,6 +23,7 @@ constexpr std::array<Pretokenizer, 9> kPretokenizers = {{
     {"smollm", PretokenizerKind::smollm, false, false},
     {"glm4", PretokenizerKind::llama3, false, false},
     // Other names of the same rules.
+    {"deepseek-r1-qwen", PretokenizerKind::qwen2, true, false},
     {"llama3", PretokenizerKind::llama3, false, true},
     {"llama-v3", PretokenizerKind::llama3, false, true},
     {"chatglm-bpe", PretokenizerKind::llama3, false, false},
