@@ -1,0 +1,139 @@
+#include "cli/engine_setup.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <random>
+
+#include "base/error.h"
+#include "cli/output.h"
+#include "gguf/hadamard.h"
+#include "gguf/keys.h"
+
+namespace onebit {
+namespace {
+
+constexpr int32_t kServeSlots = 4;
+
+/// Our name of a device: llama-server's "CUDA0", "ROCm0" and "none" are understood too.
+std::string device_name(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) name.pop_back();
+  if (name == "none") return "cpu";
+  return name == "hip" ? "rocm" : name;
+}
+
+std::string drafter_kind(const std::string& path) {
+  if (path.empty()) return "none";
+  const GgufFile file = GgufFile::open(path);
+  if (!is_drafter(file)) return file.architecture();  // refused with its reason when the drafter is opened
+  return read_drafter_config(file).version() == 2 ? "dflash2" : "dflash";
+}
+
+RecipeFacts read_facts(const Options& options, const EngineOptions& engine) {
+  const GgufFile file = GgufFile::open(options.model);
+  RecipeFacts facts;
+  facts.device = make_backend(engine.device, engine.backend)->info().name;
+  facts.architecture = file.architecture();
+  facts.drafter = drafter_kind(options.drafter);
+  facts.moe = file.get_or<int64_t>(keys::expert_count(facts.architecture), 0) > 0;
+  facts.rotated = hadamard_stamp(file) != 0;
+  return facts;
+}
+
+std::vector<Recipe> wanted_recipes(const Options& options) {
+  if (options.no_recipes) return {};
+  if (options.recipes.empty()) return parse_recipes(kBuiltInRecipes, "built-in recipes");
+  return parse_recipes(read_text(options.recipes, 1 << 20), options.recipes);
+}
+
+EngineOptions engine_options(const Options& options) {
+  EngineOptions engine;
+  engine.model_path = options.model;
+  engine.drafter_path = options.drafter;
+  engine.device = device_name(options.device);
+  engine.backend = {static_cast<int>(options.n_threads), options.isa};
+  engine.w4a4 = parse_w4a4(options.w4a4);
+  engine.n_ctx = options.n_ctx;
+  const bool serves = options.command == kServe || options.command == kPlan;
+  engine.n_slots = static_cast<int32_t>(options.n_parallel.value_or(serves ? kServeSlots : 1));
+  engine.n_batch = static_cast<int32_t>(options.n_batch);
+  engine.cache = options.cache_type == "f32" ? CacheType::f32 : CacheType::f16;
+  engine.draft_max = static_cast<int32_t>(options.draft_max);
+  engine.draft_p_min = static_cast<float>(options.draft_p_min);
+  engine.memory_limit = options.memory_limit_mib << 20;
+  return engine;
+}
+
+void check_model_flags(Options& options, std::vector<std::string>& warnings) {
+  if (options.model.empty()) fail(ErrorKind::usage, "-m FILE is missing: which model?");
+  if (options.spec_type == "draft-mtp") warnings.push_back("--spec-type draft-mtp: not available, no drafting");
+  if (options.spec_type == "draft-mtp" || options.spec_type == "none") options.drafter.clear();
+  if (!options.mmproj.empty()) warnings.push_back("--mmproj: images can't be read, text only");
+}
+
+}  // namespace
+
+EngineSetup set_up_engine(Options& options) {
+  EngineSetup setup;
+  check_model_flags(options, setup.warnings);
+  setup.facts = read_facts(options, engine_options(options));
+  setup.recipes = apply_recipes(wanted_recipes(options), setup.facts, options);
+  setup.engine = engine_options(options);
+  return setup;
+}
+
+std::unique_ptr<Engine> load_engine(EngineSetup& setup, std::string_view command, const StopSignals& signals) {
+  Progress progress("loading");
+  setup.engine.on_progress = [&](double share) {
+    progress.update(share);
+    signals.check();
+  };
+  auto engine = std::make_unique<Engine>(plan_engine(setup.engine));
+  progress.clear();
+  for (const std::string& warning : setup.warnings) notice(command, warning);
+  for (const std::string& warning : engine->warnings()) notice(command, warning);
+  return engine;
+}
+
+SamplingOptions sampling_options(const Options& options, SamplingOptions base) {
+  const auto set = [](auto& to, const auto& from) {
+    if (from) to = static_cast<std::remove_reference_t<decltype(to)>>(*from);
+  };
+  set(base.temperature, options.temperature);
+  set(base.top_k, options.top_k);
+  set(base.top_p, options.top_p);
+  set(base.min_p, options.min_p);
+  const auto given = [&](const char* flag) { return options.given.count(flag) != 0; };
+  if (given("--typical")) base.typical_p = static_cast<float>(options.typical_p);
+  if (given("--repeat-penalty")) base.repeat_penalty = static_cast<float>(options.repeat_penalty);
+  if (given("--repeat-last-n")) base.repeat_last_n = static_cast<int32_t>(options.repeat_last_n);
+  if (given("--presence-penalty")) base.presence_penalty = static_cast<float>(options.presence_penalty);
+  if (given("--frequency-penalty")) base.frequency_penalty = static_cast<float>(options.frequency_penalty);
+  base.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device()();
+  return base;
+}
+
+TextModel text_model(const Options& options, const GgufFile& file) {
+  const std::string& path = options.template_file;
+  return read_text_model(file, path.empty() ? "" : read_text(path, kMaxTemplateBytes));
+}
+
+nlohmann::ordered_json template_kwargs(const Options& options) {
+  if (options.template_kwargs.empty()) return nlohmann::ordered_json::object();
+  auto kwargs = nlohmann::ordered_json::parse(options.template_kwargs, nullptr, false);
+  if (kwargs.is_object()) return kwargs;
+  fail(ErrorKind::usage, "--chat-template-kwargs: expected a JSON object, found {}", options.template_kwargs);
+}
+
+std::string prompt_text(const Options& options) {
+  const bool from_flag = options.given.count("--prompt") != 0;
+  if (from_flag && !options.prompt_file.empty()) fail(ErrorKind::usage, "-p and -f: give one of them");
+  if (from_flag) return options.prompt;
+  if (options.prompt_file.empty() && ::isatty(STDIN_FILENO) == 1)
+    fail(ErrorKind::usage, "-p TEXT or -f FILE is missing");
+  return read_text(options.prompt_file.empty() ? "-" : options.prompt_file);
+}
+
+}  // namespace onebit

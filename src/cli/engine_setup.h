@@ -1,0 +1,45 @@
+// From flags to what the floors below take: engine options with recipes applied, sampling, requests.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "cli/recipes.h"
+#include "cli/signals.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "engine/text_model.h"
+
+namespace onebit {
+
+struct EngineSetup {
+  EngineOptions engine;
+  RecipeFacts facts;
+  std::vector<AppliedRecipe> recipes;
+  std::vector<std::string> warnings;
+};
+
+/// Reads the files' headers, applies recipes to `options` and fills in the engine's options. Throws Error(usage) for a
+/// missing -m and Error(refused) for files and recipes that are bad.
+EngineSetup set_up_engine(Options& options);
+
+/// Loads the engine with a bar on a terminal; warnings go to stderr. A signal ends it with Error(runtime).
+std::unique_ptr<Engine> load_engine(EngineSetup& setup, std::string_view command, const StopSignals& signals);
+
+/// `base` with the sampling flags that were given; a seed is drawn when none was.
+SamplingOptions sampling_options(const Options& options, SamplingOptions base);
+
+inline constexpr size_t kMaxTemplateBytes = 1 << 20;
+
+/// Tokenizer and chat template of the model, or the template of --chat-template-file.
+TextModel text_model(const Options& options, const GgufFile& file);
+
+/// The variables for the chat template (--chat-template-kwargs). Throws Error(usage) when it isn't a JSON object.
+nlohmann::ordered_json template_kwargs(const Options& options);
+
+/// The text of -p, -f or stdin. Throws Error(usage) when there are two of them, or none and stdin is a terminal.
+std::string prompt_text(const Options& options);
+
+}  // namespace onebit
