@@ -25,6 +25,7 @@ Generation::Generation(uint64_t id, Request request, std::shared_ptr<Listener> l
       answer_started_(started_) {
   history_.reserve(static_cast<size_t>(n_ctx) + 1);
   history_ = request_.prompt;
+  statistics_.slot = session.slot();
   statistics_.cache_n = n_reused;
   statistics_.prompt_n = static_cast<int64_t>(request_.prompt.size()) - n_reused;
   listener_->on_prompt(n_reused, static_cast<int64_t>(request_.prompt.size()));

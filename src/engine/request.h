@@ -48,6 +48,7 @@ struct TokenEvent {
 enum class FinishReason : uint8_t { stop, length, cancelled, error };
 
 struct Statistics {
+  int32_t slot = -1;     // where it ran; -1: it never left the queue
   int64_t prompt_n = 0;  // prompt tokens evaluated (cache_n excluded)
   int64_t cache_n = 0;   // prompt tokens reused
   double prompt_ms = 0;
