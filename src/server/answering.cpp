@@ -99,7 +99,6 @@ class RunningRequest {
   }
 
   void add(AnswerPart news, AnswerPart& part) {
-    find_slot();
     part.text.content += news.text.content;
     part.text.reasoning += news.text.reasoning;
     part.tokens.insert(part.tokens.end(), news.tokens.begin(), news.tokens.end());
@@ -116,14 +115,6 @@ class RunningRequest {
     part.predicted_ms = news.predicted_ms;
   }
 
-  /// The slot is told by the scheduler's status only, a step after the request got it.
-  void find_slot() {
-    if (slot_ >= 0) return;
-    for (const SlotStatus& slot : serving_.scheduler().slots()) {
-      if (slot.request == id_) slot_ = slot.slot;
-    }
-  }
-
   /// Counts and logs the end, once.
   void conclude() {
     if (std::exchange(concluded_, true)) return;
@@ -137,7 +128,7 @@ class RunningRequest {
     options_.logger->info(
         "request {}: slot {}, prompt {} cached {} generated {}, first token {:.0f} ms, {:.1f} tok/s, drafts {}/{}, "
         "{:.0f} ms, {}",
-        id_, slot_, s.prompt_n, s.cache_n, s.predicted_n, first_ms, s.predicted_per_second(), s.draft_n_accepted,
+        id_, s.slot, s.prompt_n, s.cache_n, s.predicted_n, first_ms, s.predicted_per_second(), s.draft_n_accepted,
         s.draft_n, channel_->elapsed_ms(), name_of(end_.reason));
   }
 
@@ -185,7 +176,6 @@ class RunningRequest {
   std::shared_ptr<AnswerChannel> channel_;
   const RequestId id_;
   AnswerPart end_;
-  int32_t slot_ = -1;
   bool concluded_ = false;
 };
 

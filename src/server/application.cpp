@@ -114,8 +114,10 @@ HttpReply Application::answer(HttpRequest& request) {
 HttpReply Application::failed(const HttpRequest& request, const ApiError& error) {
   Serving* serving = serving_;
   if (serving != nullptr) serving->metrics().count_error(error.status());
-  // The message may quote the request, so it stays between us and the client.
-  logger_.log(error.status() < 500 ? spdlog::level::debug : spdlog::level::warn, "{} {}: {} {}", request.method,
+  // The message may quote the request, so it stays between us and the client. Before the model is loaded, failing is
+  // nothing to tell.
+  const bool tell = error.status() >= 500 && error.status() != 501 && serving != nullptr;
+  logger_.log(tell ? spdlog::level::warn : spdlog::level::debug, "{} {}: {} {}", request.method,
               request.path.substr(0, 100), error.status(), error.type());
   return error_reply(error);
 }

@@ -23,6 +23,9 @@ std::string new_id(Api api) {
   return fmt::format("{}-{:08x}{:08x}{:08x}", prefix, random(), random(), random());
 }
 
+/// The number that was written, not the nearest double of the nearest float.
+double shown(float value) { return std::stod(fmt::format("{}", value)); }
+
 Json ids_of(const std::vector<TokenEvent>& tokens) {
   Json ids = Json::array();
   for (const TokenEvent& token : tokens) ids.push_back(token.id);
@@ -62,7 +65,8 @@ ReplyFormat::ReplyFormat(const GenerationRequest& request, const Tokenizer& toke
       model_(std::move(model)),
       drafter_(std::move(drafter)),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-                   .count()) {}
+                   .count()),
+      text_offset_(request.echo ? static_cast<int64_t>(request.prompt.size()) : 0) {}
 
 std::string ReplyFormat::event(const Json& json) { return "data: " + to_text(json) + "\n\n"; }
 
@@ -202,7 +206,7 @@ Json ReplyFormat::token_logprob(int32_t id, float logprob) const {
   return {{"id", id},
           {"token", std::string(piece)},
           {"bytes", std::move(bytes)},
-          {"logprob", std::max(logprob, kLeastLogprob)}};
+          {"logprob", shown(std::max(logprob, kLeastLogprob))}};
 }
 
 Json ReplyFormat::chat_logprobs(const std::vector<TokenEvent>& tokens) const {
@@ -222,12 +226,12 @@ Json ReplyFormat::completion_logprobs(const std::vector<TokenEvent>& tokens) {
   for (const TokenEvent& token : tokens) {
     const std::string_view piece = tokenizer_.piece(token.id);
     texts.push_back(std::string(piece));
-    logprobs.push_back(std::max(token.logprob, kLeastLogprob));
+    logprobs.push_back(shown(std::max(token.logprob, kLeastLogprob)));
     offsets.push_back(text_offset_);
     text_offset_ += static_cast<int64_t>(piece.size());
     Json top = Json::object();
     for (const TokenLogprob& t : token.top)
-      top[std::string(tokenizer_.piece(t.id))] = std::max(t.logprob, kLeastLogprob);
+      top[std::string(tokenizer_.piece(t.id))] = shown(std::max(t.logprob, kLeastLogprob));
     tops.push_back(std::move(top));
   }
   return {{"tokens", texts}, {"token_logprobs", logprobs}, {"top_logprobs", tops}, {"text_offset", offsets}};
@@ -238,7 +242,6 @@ Json ReplyFormat::native_chunk(const AnswerPart& part) const {
                {"content", part.text.content},
                {"tokens", request_.return_tokens ? ids_of(part.tokens) : Json::array()},
                {"stop", false},
-               {"id_slot", -1},
                {"tokens_predicted", part.n_generated},
                {"tokens_evaluated", request_.request.prompt.size()}};
   if (wants_logprobs()) json["completion_probabilities"] = chat_logprobs(part.tokens);
@@ -251,7 +254,7 @@ Json ReplyFormat::native_end(const AnswerPart& end, std::optional<size_t> matche
   Json json = {{"index", 0},
                {"content", ""},
                {"tokens", Json::array()},
-               {"id_slot", -1},
+               {"id_slot", end.statistics.slot},
                {"stop", true},
                {"model", model_},
                {"tokens_predicted", end.statistics.predicted_n},
@@ -280,15 +283,15 @@ Json ReplyFormat::settings() const {
 
 Json sampling_json(const SamplingOptions& s) {
   return {{"seed", s.seed},
-          {"temperature", s.temperature},
+          {"temperature", shown(s.temperature)},
           {"top_k", s.top_k},
-          {"top_p", s.top_p},
-          {"min_p", s.min_p},
-          {"typical_p", s.typical_p},
+          {"top_p", shown(s.top_p)},
+          {"min_p", shown(s.min_p)},
+          {"typical_p", shown(s.typical_p)},
           {"repeat_last_n", s.repeat_last_n},
-          {"repeat_penalty", s.repeat_penalty},
-          {"presence_penalty", s.presence_penalty},
-          {"frequency_penalty", s.frequency_penalty},
+          {"repeat_penalty", shown(s.repeat_penalty)},
+          {"presence_penalty", shown(s.presence_penalty)},
+          {"frequency_penalty", shown(s.frequency_penalty)},
           {"n_probs", std::max(s.n_logprobs, 0)}};
 }
 

@@ -65,7 +65,7 @@ class ReplyFormat {
   const Tokenizer& tokenizer_;
   std::string id_, model_, drafter_;
   int64_t created_;
-  int64_t text_offset_ = 0;  // of the next token in a text completion
+  int64_t text_offset_;  // of the next token in a text completion
 };
 
 }  // namespace onebit
