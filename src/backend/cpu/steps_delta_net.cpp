@@ -1,15 +1,15 @@
 // The gated delta net (plan/op.h: DeltaNetParams). State S is kept [d_k, d_v] per value head.
 //
-// One row is a step of the recurrence: the state is read twice and written once. Several rows (a prompt, drafted tokens
-// under test, accepted rows of the tape) are a chunk of up to 64 in WY form, where the state is read once for all of
-// them and everything is small matrix products. Per value head, with G_i the running sum of log decays g, b_i the
-// rates, q scaled, and S0 the state before the chunk:
+// Generated tokens are steps of the recurrence, one row after another, whether they are decoded, verified as drafts
+// (on a trial copy of the state) or accepted from the tape: the same steps in the same order, so a text does not depend
+// on how it was drafted, to the last bit. A step reads the state twice and writes it once, from L1 or L2.
+// Rows of a prompt are chunks of up to 64 in WY form, where the state is read once for all of them and everything is
+// small matrix products. Per value head, with G_i the running sum of log decays g, b_i the rates, q scaled, and S0 the
+// state before the chunk:
 //     A_ij = b_i (k_i . k_j) exp(G_i - G_j)  for j < i
 //     Y = (I + A)^-1 R,  R_i = b_i (v_i - exp(G_i) k_i S0)                      forward substitution, [n, d_v]
 //     o_i = exp(G_i) q_i S0 + sum_{j <= i} (q_i . k_j) exp(G_i - G_j) Y_j
-//     S_m = exp(G_{m-1}) S0 + sum_{i < m} exp(G_{m-1} - G_i) k_i Y_i^T          the state after m rows
-// Rows of the tape that were accepted come first in the chunk and only move the state; in phase verify the rows behind
-// them only give outputs. So replaying the tape costs no pass of its own over the state.
+//     S_n = exp(G_{n-1}) S0 + sum_i exp(G_{n-1} - G_i) k_i Y_i^T                the state after the chunk
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -86,12 +86,10 @@ struct Rows {
   }
 };
 
-/// A run of rows that is computed together, from `state`.
+/// Up to kChunk rows of a prompt that move `state` together.
 struct Chunk {
   int64_t first, n;
-  int64_t n_keep;  // the state after so many of its rows is written to `kept`
-  const float* state;
-  float* kept;
+  float* state;
 };
 
 /// One key head of one sequence with some of the value heads that it serves.
@@ -118,13 +116,16 @@ class HeadGroup {
   }
   void convolve(int64_t row, int64_t channel, int64_t n, float* y) const;
   void load_keys(int64_t first, int64_t n);
-  void load_values(int64_t head, const Chunk& chunk);
-  void step_row(int64_t head, const Chunk& chunk);
+  void load_values(int64_t head, int64_t first, int64_t n);
+  void run_steps(int64_t first, int64_t n, bool trial);
+  void step_rows(int64_t head, int64_t first, int64_t n, float* state);
+  void run_chunks(int64_t first, int64_t n);
+  void multiply_keys(int64_t n);
   void run_chunk(int64_t head, const Chunk& chunk);
+  void add_up_decays(int64_t n);
   void solve(const Chunk& chunk);
   void put_outputs(int64_t head, const Chunk& chunk);
-  void keep_state(const Chunk& chunk);
-  void run_chunks(int64_t first, int64_t n, bool keep, Range value_heads);
+  void move_state(const Chunk& chunk);
 
   const DeltaNetParams& params_;
   const Kernels& kernels_;
@@ -143,7 +144,7 @@ void HeadGroup::convolve(int64_t row, int64_t channel, int64_t n, float* y) cons
   kernels_.conv_silu(inputs, taps_ + channel, memory_.shape.n_channel, params_.n_tap, n, y);
 }
 
-/// Keys and queries of a chunk, normalised, and the products among them, which all value heads share.
+/// Keys and queries of some rows, normalised, which all value heads share.
 void HeadGroup::load_keys(int64_t first, int64_t n) {
   const int64_t d = params_.d_k, keys_at = params_.n_k_head * d;
   const float q_scale = 1 / std::sqrt(static_cast<float>(d));
@@ -154,34 +155,87 @@ void HeadGroup::load_keys(int64_t first, int64_t n) {
     kernels_.scale(k, 1 / std::sqrt(kernels_.sum_squares(k, d) + params_.eps), d, k);
     kernels_.scale(q, q_scale / std::sqrt(kernels_.sum_squares(q, d) + params_.eps), d, q);
   }
-  if (n == 1) return;
+}
+
+/// Values, log decays and rates of a value head.
+void HeadGroup::load_values(int64_t head, int64_t first, int64_t n) {
+  const int64_t d = params_.d_v, values_at = 2 * params_.n_k_head * params_.d_k;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t row = first + i;
+    convolve(row, values_at + head * d, d, buffers_.y + i * d);
+    buffers_.g[i] = decay_[head] * softplus(rows_.alpha(row, head) + shift_[head]);
+    buffers_.b[i] = 1 / (1 + std::exp(-rows_.beta(row, head)));
+  }
+}
+
+// --- one row after another -------------------------------------------------------------------------------------------
+
+/// Rows [first, first + n) step by step, on the state or on a copy that is thrown away.
+void HeadGroup::run_steps(int64_t first, int64_t n, bool trial) {
+  if (n <= kChunk) load_keys(first, n);
+  for (int64_t i = value_heads_.begin; i < value_heads_.end; ++i) {
+    const int64_t head = value_head(i);
+    float* state = memory_.matrix(rows_.sequence.slot, head);
+    if (trial) state = std::copy_n(state, memory_.matrix_floats(), buffers_.trial) - memory_.matrix_floats();
+    for (int64_t at = 0; at < n; at += kChunk) {
+      const int64_t size = std::min(kChunk, n - at);
+      if (n > kChunk) load_keys(first + at, size);
+      step_rows(head, first + at, size, state);
+    }
+  }
+}
+
+/// Steps of rows whose keys are loaded.
+void HeadGroup::step_rows(int64_t head, int64_t first, int64_t n, float* state) {
+  const int64_t d_k = params_.d_k, d_v = params_.d_v;
+  load_values(head, first, n);
+  for (int64_t i = 0; i < n; ++i) {
+    float* o = first + i < rows_.n_commit() ? buffers_.unused : rows_.o(first + i, head, d_v);
+    kernels_.delta_step(state, d_k, d_v, buffers_.kq + (n + i) * d_k, buffers_.kq + i * d_k, buffers_.y + i * d_v,
+                        std::exp(buffers_.g[i]), buffers_.b[i], o);
+  }
+}
+
+// --- chunks of a prompt ----------------------------------------------------------------------------------------------
+
+void HeadGroup::run_chunks(int64_t first, int64_t n) {
+  for (int64_t at = 0; at < n; at += kChunk) {
+    const int64_t size = std::min(kChunk, n - at);
+    load_keys(first + at, size);
+    multiply_keys(size);
+    for (int64_t i = value_heads_.begin; i < value_heads_.end; ++i) {
+      run_chunk(value_head(i), {first + at, size, memory_.matrix(rows_.sequence.slot, value_head(i))});
+    }
+  }
+}
+
+/// The products of keys and queries with keys.
+void HeadGroup::multiply_keys(int64_t n) {
+  const int64_t d = params_.d_k;
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t c = 0; c < d; ++c) buffers_.kt[c * kChunk + i] = buffers_.kq[i * d + c];
   }
   kernels_.gemm_f32(buffers_.kq, d, 1, buffers_.kt, kChunk, buffers_.dots, kChunk, 2 * n, n, d, false);
 }
 
-/// Values, log decays (summed up) and rates of a value head.
-void HeadGroup::load_values(int64_t head, const Chunk& chunk) {
-  const int64_t d = params_.d_v, values_at = 2 * params_.n_k_head * params_.d_k;
-  float total = 0;
-  for (int64_t i = 0; i < chunk.n; ++i) {
-    const int64_t row = chunk.first + i;
-    convolve(row, values_at + head * d, d, buffers_.y + i * d);
-    total += decay_[head] * softplus(rows_.alpha(row, head) + shift_[head]);
-    buffers_.g[i] = total;
-    buffers_.minus_g[i] = -total;
-    buffers_.b[i] = 1 / (1 + std::exp(-rows_.beta(row, head)));
-  }
+void HeadGroup::run_chunk(int64_t head, const Chunk& chunk) {
+  load_values(head, chunk.first, chunk.n);
+  add_up_decays(chunk.n);
+  kernels_.gemm_f32(buffers_.kq, params_.d_k, 1, chunk.state, params_.d_v, buffers_.seen, params_.d_v, 2 * chunk.n,
+                    params_.d_v, params_.d_k, false);
+  solve(chunk);
+  put_outputs(head, chunk);
+  move_state(chunk);
 }
 
-/// A chunk of one row that is kept.
-void HeadGroup::step_row(int64_t head, const Chunk& chunk) {
-  const bool wanted = chunk.first >= rows_.n_commit();
-  if (chunk.kept != chunk.state) std::copy_n(chunk.state, memory_.matrix_floats(), chunk.kept);
-  kernels_.delta_step(chunk.kept, params_.d_k, params_.d_v, buffers_.kq + params_.d_k, buffers_.kq, buffers_.y,
-                      std::exp(buffers_.g[0]), buffers_.b[0],
-                      wanted ? rows_.o(chunk.first, head, params_.d_v) : buffers_.unused);
+/// g -> G.
+void HeadGroup::add_up_decays(int64_t n) {
+  float total = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    total += buffers_.g[i];
+    buffers_.g[i] = total;
+    buffers_.minus_g[i] = -total;
+  }
 }
 
 /// buffers_.y = Y.
@@ -208,75 +262,35 @@ void HeadGroup::solve(const Chunk& chunk) {
   }
 }
 
-/// Outputs of the chunk's rows that are the batch's own.
 void HeadGroup::put_outputs(int64_t head, const Chunk& chunk) {
-  const int64_t n = chunk.n, d = params_.d_v, begin = std::max<int64_t>(0, rows_.n_commit() - chunk.first);
-  if (begin >= n) return;
-  for (int64_t i = begin; i < n; ++i) {
+  const int64_t n = chunk.n, d = params_.d_v;
+  for (int64_t i = 0; i < n; ++i) {
     float* p = buffers_.weights + i * kChunk;
     kernels_.mul_scaled(buffers_.dots + (n + i) * kChunk, buffers_.decays + i * kChunk, 1, i + 1, p);
     std::fill_n(p + i + 1, n - i - 1, 0.0f);
     kernels_.scale(buffers_.seen + (n + i) * d, std::exp(buffers_.g[i]), d, rows_.o(chunk.first + i, head, d));
   }
   const int64_t o_row = params_.n_v_head * d;
-  kernels_.gemm_f32(buffers_.weights + begin * kChunk, kChunk, 1, buffers_.y, d, rows_.o(chunk.first + begin, head, d),
-                    o_row, n - begin, d, n, true);
+  kernels_.gemm_f32(buffers_.weights, kChunk, 1, buffers_.y, d, rows_.o(chunk.first, head, d), o_row, n, d, n, true);
 }
 
-/// The state after the chunk's first n_keep rows.
-void HeadGroup::keep_state(const Chunk& chunk) {
-  const int64_t m = chunk.n_keep, d = params_.d_k;
-  if (m == 0) return;
-  const float last = buffers_.g[m - 1];
-  for (int64_t i = 0; i < m; ++i) {
+void HeadGroup::move_state(const Chunk& chunk) {
+  const int64_t n = chunk.n, d = params_.d_k;
+  const float last = buffers_.g[n - 1];
+  for (int64_t i = 0; i < n; ++i) {
     kernels_.scale(buffers_.kq + i * d, std::exp(last - buffers_.g[i]), d, buffers_.faded + i * d);
   }
-  kernels_.scale(chunk.state, std::exp(last), memory_.matrix_floats(), chunk.kept);
-  kernels_.gemm_f32(buffers_.faded, 1, d, buffers_.y, params_.d_v, chunk.kept, params_.d_v, d, params_.d_v, m, true);
-}
-
-void HeadGroup::run_chunk(int64_t head, const Chunk& chunk) {
-  load_values(head, chunk);
-  if (chunk.n == 1 && chunk.n_keep == 1) return step_row(head, chunk);
-  if (chunk.n == 1) {  // products among rows were not needed so far
-    buffers_.dots[0] = kernels_.dot(buffers_.kq, buffers_.kq, params_.d_k);
-    buffers_.dots[kChunk] = kernels_.dot(buffers_.kq + params_.d_k, buffers_.kq, params_.d_k);
-  }
-  kernels_.gemm_f32(buffers_.kq, params_.d_k, 1, chunk.state, params_.d_v, buffers_.seen, params_.d_v, 2 * chunk.n,
-                    params_.d_v, params_.d_k, false);
-  solve(chunk);
-  put_outputs(head, chunk);
-  keep_state(chunk);
-}
-
-/// Rows [first, first + n) in chunks. When `keep` is false the states between chunks go to a trial copy, which holds
-/// one value head's.
-void HeadGroup::run_chunks(int64_t first, int64_t n, bool keep, Range value_heads) {
-  for (int64_t at = 0; at < n; at += kChunk) {
-    const int64_t size = std::min(kChunk, n - at);
-    load_keys(first + at, size);
-    for (int64_t i = value_heads.begin; i < value_heads.end; ++i) {
-      float* state = memory_.matrix(rows_.sequence.slot, value_head(i));
-      float* kept = keep ? state : buffers_.trial;
-      run_chunk(value_head(i), {first + at, size, size, at == 0 ? state : kept, kept});
-    }
-  }
+  kernels_.scale(chunk.state, std::exp(last), memory_.matrix_floats(), chunk.state);
+  kernels_.gemm_f32(buffers_.faded, 1, d, buffers_.y, params_.d_v, chunk.state, params_.d_v, d, params_.d_v, n, true);
 }
 
 void HeadGroup::compute() {
-  const int64_t n = rows_.n(), n_commit = rows_.n_commit();
-  if (n > kChunk) {
-    run_chunks(0, n_commit, true, value_heads_);
-    if (!rows_.verify()) return run_chunks(n_commit, n - n_commit, true, value_heads_);
-    for (int64_t i = value_heads_.begin; i < value_heads_.end; ++i)
-      run_chunks(n_commit, n - n_commit, false, {i, i + 1});
-    return;
-  }
-  load_keys(0, n);
-  for (int64_t i = value_heads_.begin; i < value_heads_.end; ++i) {
-    const int64_t head = value_head(i);
-    float* state = memory_.matrix(rows_.sequence.slot, head);
-    run_chunk(head, {0, n, rows_.verify() ? n_commit : n, state, state});
+  const int64_t n_commit = rows_.n_commit(), n_tok = rows_.n() - n_commit;
+  if (n_commit > 0) run_steps(0, n_commit, false);
+  if (rows_.sequence.phase == Phase::prompt) {
+    run_chunks(n_commit, n_tok);
+  } else {
+    run_steps(n_commit, n_tok, rows_.verify());
   }
 }
 
