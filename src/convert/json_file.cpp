@@ -9,7 +9,8 @@
 namespace onebit {
 namespace {
 
-constexpr std::streamsize kMaxTextBytes = std::streamsize{256} << 20;
+constexpr std::streamsize kMaxTextBytes = std::streamsize{64} << 20;
+constexpr int kMaxDepth = 64;  // values are copied and destroyed by recursion
 constexpr int64_t kMaxCount = int64_t{1} << 28;
 
 }  // namespace
@@ -25,11 +26,17 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-JsonObject JsonObject::read(const std::string& path) {
-  nlohmann::json value = nlohmann::json::parse(read_text(path), nullptr, false);
-  if (value.is_discarded()) refuse("{}: expected JSON, the text is damaged", path);
-  return JsonObject(std::move(value), path);
+JsonObject JsonObject::parse(std::string_view text, const std::string& where) {
+  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > kMaxDepth) refuse("{}: expected JSON of at most {} levels, found more", where, kMaxDepth);
+    return true;
+  };
+  nlohmann::json value = nlohmann::json::parse(text, limit_depth, false);
+  if (value.is_discarded()) refuse("{}: expected JSON, the text is damaged", where);
+  return JsonObject(std::move(value), where);
 }
+
+JsonObject JsonObject::read(const std::string& path) { return parse(read_text(path), path); }
 
 JsonObject::JsonObject(nlohmann::json value, std::string where) : value_(std::move(value)), where_(std::move(where)) {
   if (!value_.is_object()) refuse("{}: expected a JSON object, found {}", where_, value_.type_name());

@@ -5,17 +5,20 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace onebit {
 
-/// Reads a whole text file of at most 256 MiB. Throws Error(refused) when it can't be read.
+/// Reads a whole text file of at most 64 MiB. Throws Error(refused) when it can't be read.
 std::string read_text(const std::string& path);
 
 /// A JSON object. Fields that are null count as absent. All reads throw Error(refused) on a wrong type.
 class JsonObject {
  public:
-  /// Parses the file `path`. Throws Error(refused) when it is missing, no JSON, or no object.
+  /// Throws Error(refused) when the text is no JSON object, or nested too deeply.
+  static JsonObject parse(std::string_view text, const std::string& where);
+  /// Parses the file `path`; refused when it is missing, too.
   static JsonObject read(const std::string& path);
   /// `where` names the object in messages: a path, or a path and a field.
   JsonObject(nlohmann::json value, std::string where);
