@@ -381,7 +381,7 @@ class Interpreter {
     const size_t n = definition.parameters.size();
     for (size_t i = n; i < args.positional.size(); ++i) rest.push_back(args.positional[i]);
     for (const auto& [name, value] : args.named) {
-      const auto is_it = [&](const Parameter& p) { return p.name == name; };
+      const auto is_it = [&name = name](const Parameter& p) { return p.name == name; };
       const bool known = std::any_of(definition.parameters.begin(), definition.parameters.end(), is_it);
       if (known || name == "caller") {
         scope->set(name, value);
