@@ -1,6 +1,8 @@
 // Cases of quantize, matmul and matmul_experts: every weight type, rotated and int4 inputs, mixed phases in one batch.
 #pragma once
 
+#include <algorithm>
+
 namespace onebit::test {
 
 struct MatmulSize {
@@ -68,6 +70,26 @@ inline std::unique_ptr<OpRig> matmul_rig(BlockType type, MatmulSize size, Activa
   return rig;
 }
 
+/// Inputs at and around the halves between two codes, and blocks that are zero, tiny, or one outlier.
+inline std::unique_ptr<OpRig> rounding_rig(int32_t n_tok, bool int4) {
+  auto rig = std::make_unique<OpRig>("rounding", n_tok);
+  const Weight& w = rig->random_weight(BlockType::q4_0, {19, 256});
+  std::vector<float> rows = random_values(rig->random(), rig->n_token() * 256);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const float grid = int4 ? 7 : 127, half = std::floor(rows[i] * grid / 4) + 0.5f;
+    const float values[8] = {half, half,           std::nextafter(half, 0.0f), half, 0, rows[i] * 0x1p-104f,
+                             half, rows[i] * 1e-3f};
+    rows[i] = std::clamp(values[i / 32 % 8], -grid, grid);
+    if (i % 32 == 9 && i / 32 % 8 < 4) rows[i] = i / 32 % 2 ? -grid : grid;  // makes the step exactly 1
+    if (i % 32 == 9 && i / 32 % 8 == 7) rows[i] = 1e4f;
+  }
+  const Value x = rig->plan.quantize(rig->feed(256, rows), false, int4);
+  rig->check("y", rig->plan.matmul(x, w), matmul_bound(rows, w));
+  rig->finish();
+  rig->batches = {prompt_batch(n_tok), prompt_batch(1, Phase::decode)};
+  return rig;
+}
+
 inline void add_matmul_case(OpCases& cases, BlockType type, MatmulSize size, Activation activation,
                             Codes codes = Codes::any) {
   constexpr const char* kActivations[] = {"", "_rotated", "_rotated_int4"};
@@ -98,6 +120,10 @@ inline void add_matmul_cases(OpCases& cases) {
   for (const MatmulSize size : kSmall) {
     add_matmul_case(cases, BlockType::q4_0, size, Activation::rotated_int8);
     add_matmul_case(cases, BlockType::q4_0, size, Activation::rotated_int4);
+  }
+  for (const bool int4 : {false, true}) {
+    cases.push_back(
+        {fmt::format("quantize_rounding_{}", int4 ? "int4" : "int8"), [=] { return rounding_rig(11, int4); }});
   }
   add_matmul_case(cases, BlockType::q4_0, {40, 512, 1024}, Activation::rotated_int4, Codes::extreme);
 }

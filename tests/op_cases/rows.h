@@ -53,7 +53,7 @@ inline std::unique_ptr<OpRig> rows_buffer_rig() {
   for (const bool taps : {true, false, true}) {
     TestBatch batch = prompt_batch(taps ? 6 : 4);
     batch.taps = taps;
-    for (int32_t i = 0; i < batch.n_tok(); ++i) batch.source_rows.push_back((i * 3 + 7) % 8);
+    for (int32_t i = 0; i < batch.n_tok(); ++i) batch.source_rows.push_back((i * 5 + 1) % 8);
     rig->batches.push_back(batch);
   }
   rig->batches[1].tokens = {8, 7, 6, 5};  // not stored: the first batch's rows are loaded
