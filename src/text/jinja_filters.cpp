@@ -13,16 +13,20 @@ namespace {
 
 Value list_of(Runtime& rt, std::vector<Value> items) { return rt.keep(List{std::move(items)}); }
 
-/// The value at a path such as "function.name" or 0.
-Value at_path(Runtime& rt, Value v, const Value& path) {
+/// The value at a path such as "function.name" or 0, where each missing step gives `fallback`.
+Value at_path(Runtime& rt, Value v, const Value& path, const Value& fallback = Undefined{}) {
+  const auto step = [&](const Value& key) {
+    const Value found = item(rt, v, key);
+    v = is_undefined(found) && !is_undefined(fallback) ? fallback : found;
+  };
   const Text* names = as_text(path);
-  if (!names) return item(rt, v, path);
+  if (!names) return step(path), v;
   for (const Span& part : split(names->str(), ".", -1, false)) {
     const std::string_view name = std::string_view(names->str()).substr(part.begin, part.end - part.begin);
     int64_t index = 0;
     const bool is_index = !name.empty() && name.find_first_not_of("0123456789") == name.npos &&
                           std::from_chars(name.data(), name.data() + name.size(), index).ec == std::errc();
-    v = item(rt, v, is_index ? Value(index) : rt.slice(*names, part));
+    step(is_index ? Value(index) : rt.slice(*names, part));
   }
   return v;
 }
@@ -139,9 +143,8 @@ Value map_filter(Runtime& rt, const Value& self, Arguments a) {
   std::vector<Value> out;
   for (const Value& v : elements(rt, self)) {
     const Deeper deeper(rt);
-    const Value mapped =
-        filter ? call_builtin(rt, *filter, v, arguments_from(positional, 1)) : at_path(rt, v, attribute);
-    out.push_back(is_undefined(mapped) && !is_undefined(fallback) ? fallback : mapped);
+    out.push_back(filter ? call_builtin(rt, *filter, v, arguments_from(positional, 1))
+                         : at_path(rt, v, attribute, fallback));
   }
   return list_of(rt, std::move(out));
 }
@@ -349,7 +352,7 @@ constexpr BuiltinRow kFilters[] = {
     {"sort", "reverse case_sensitive attribute", sort_filter},
     {"string", "", string_filter},
     {"sum", "attribute start", sum_filter},
-    {"title", "", case_filter<Case::title>},
+    {"title", "", case_filter<Case::words>},
     {"tojson", "ensure_ascii indent separators sort_keys", tojson_filter},
     {"trim", "chars", trim_filter},
     {"unique", "case_sensitive attribute", unique_filter},

@@ -39,6 +39,7 @@ Text Text::slice(size_t begin, size_t end) const {
 }
 
 char32_t next_char(std::string_view s, size_t& pos) {
+  if (static_cast<uint8_t>(s[pos]) < 0x80) return static_cast<uint8_t>(s[pos++]);
   const Utf8Char c = read_utf8(s, pos);
   pos += c.size;
   return c.code_point;
@@ -188,7 +189,11 @@ Text change_case(const Text& s, Case to) {
   for (char& c : bytes) {
     const bool up = to == Case::upper || (to != Case::lower && !in_word);
     if (letter(c)) c = static_cast<char>(up ? c & ~0x20 : c | 0x20);
-    in_word = to == Case::capitalize || letter(c) || (c & 0x80);
+    if (to == Case::words) {
+      in_word = std::string_view("-({[< \t\n\r\v\f").find(c) == std::string_view::npos;
+    } else {
+      in_word = to == Case::capitalize || letter(c) || (c & 0x80);
+    }
   }
   Text out;
   size_t done = 0;

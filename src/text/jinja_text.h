@@ -62,8 +62,9 @@ std::vector<Span> split_lines(std::string_view s, bool keep_ends);
 /// `s` with the first `max` (all when negative) occurrences of `from` replaced.
 Text replace(const Text& s, std::string_view from, const Text& to, int64_t max);
 
-/// How a word's letters change; letters outside ASCII stay as they are.
-enum class Case { upper, lower, capitalize, title };
+/// How letters change; those outside ASCII stay as they are. `title` capitalizes every run of letters (str.title),
+/// `words` what follows white space or one of - ( { [ < (the filter `title`).
+enum class Case { upper, lower, capitalize, title, words };
 Text change_case(const Text& s, Case to);
 /// HTML escapes for & < > " '.
 Text escape_html(const Text& s);

@@ -176,31 +176,38 @@ namespace {
 /// True when repr() shows the character itself.
 bool is_printable(char32_t c) {
   constexpr uint8_t kFirstSpace = 23;  // separators and control characters come after all others
+  if (c < 0x7f) return c >= ' ';
   const uint8_t category = general_category(c);
-  return c == ' ' || (category > 0 && category < kFirstSpace);
+  return category > 0 && category < kFirstSpace;
+}
+
+/// The escape by which repr() shows a character.
+std::string repr_escape(char32_t c) {
+  if (c == '\n') return "\\n";
+  if (c == '\r') return "\\r";
+  if (c == '\t') return "\\t";
+  const uint32_t code = c;
+  if (code < 0x80 && is_printable(c)) return {'\\', static_cast<char>(c)};
+  if (code < 0x100) return fmt::format("\\x{:02x}", code);
+  return code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
 }
 
 void append_text_repr(Text& out, const Text& s) {
   const std::string& bytes = s.str();
   const bool single = bytes.find('\'') == std::string::npos || bytes.find('"') != std::string::npos;
   const char quote = single ? '\'' : '"';
-  out.append(std::string(1, quote));
+  out.append(std::string_view(&quote, 1));
+  size_t done = 0;
   for (size_t pos = 0; pos < bytes.size();) {
     const size_t begin = pos;
     const char32_t c = next_char(bytes, pos);
-    if (c == static_cast<char32_t>(quote) || c == '\\') out.append("\\");
-    if (c == '\n' || c == '\r' || c == '\t') {
-      out.append(c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t");
-    } else if (is_printable(c)) {
-      out.append(s, begin, pos);
-    } else {
-      const uint32_t code = c;
-      out.append(c < 0x100     ? fmt::format("\\x{:02x}", code)
-                 : c < 0x10000 ? fmt::format("\\u{:04x}", code)
-                               : fmt::format("\\U{:08x}", code));
-    }
+    if (c != static_cast<char32_t>(quote) && c != '\\' && is_printable(c)) continue;
+    out.append(s, done, begin);
+    out.append(repr_escape(c));
+    done = pos;
   }
-  out.append(std::string(1, quote));
+  out.append(s, done, s.size());
+  out.append(std::string_view(&quote, 1));
 }
 
 void append_repr(Runtime& rt, Text& out, const Value& v);
@@ -237,9 +244,12 @@ void append_plain(Runtime& rt, Text& out, const Value& v) {
 
 void append_repr(Runtime& rt, Text& out, const Value& v) {
   const Text* text = as_text(v);
+  if (is_undefined(v)) return out.append("Undefined");
   if (!text) return append_plain(rt, out, v);
   rt.take(text->size());
+  if (text->is_markup) out.append("Markup(");
   append_text_repr(out, *text);
+  if (text->is_markup) out.append(")");
 }
 
 }  // namespace
@@ -259,7 +269,9 @@ std::vector<Value> elements(Runtime& rt, const Value& v) {
     for (size_t pos = 0; pos < text->size();) {
       const size_t begin = pos;
       next_char(text->str(), pos);
-      out.push_back(rt.slice(*text, {begin, pos}));
+      Text character;
+      character.append(*text, begin, pos);
+      out.push_back(rt.keep(std::move(character)));
     }
   } else if (const List* list = as<List>(v)) {
     out = list->items;

@@ -81,8 +81,8 @@ struct Function {
 
 /// What one rendering may use.
 struct Limits {
-  uint64_t steps = 10'000'000;    ///< nodes evaluated, elements visited
-  uint64_t bytes = 512ull << 20;  ///< memory of all values made
+  uint64_t steps = 4'000'000;     ///< nodes evaluated, elements visited
+  uint64_t bytes = 256ull << 20;  ///< memory of all values made
   uint64_t output = 64ull << 20;  ///< bytes of the prompt
   int depth = 1000;               ///< nesting of evaluation and of values
 };
