@@ -14,7 +14,7 @@
 namespace onebit {
 
 struct TextStreamOptions {
-  std::vector<std::string> stop;  // the first of them to appear, in reasoning or content, ends the text before it
+  std::vector<std::string> stop = {};  // the first of them to appear, in reasoning or content, ends the text before it
   /// The <think> block goes to ThinkDelta::reasoning; otherwise all text is content, tags included.
   bool split_reasoning = false;
   /// The prompt opened a <think> block: the text starts inside it. Unsplit text then begins with the opening tag, so

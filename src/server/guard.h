@@ -11,9 +11,10 @@
 namespace onebit {
 
 struct GuardOptions {
-  bool loopback = true;                   // bound to a loopback address: the Host header must name one
-  std::vector<std::string> api_keys;      // empty: no key is asked for
-  std::vector<std::string> cors_origins;  // other sites whose pages may call, e.g. "https://chat.example"; "*": all
+  bool loopback = true;                    // bound to a loopback address: the Host header must name one
+  std::vector<std::string> api_keys = {};  // empty: no key is asked for
+  /// Other sites whose pages may call, e.g. "https://chat.example"; "*": all.
+  std::vector<std::string> cors_origins = {};
 };
 
 class Guard {

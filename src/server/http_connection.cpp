@@ -145,11 +145,14 @@ class Peer : private httplib::Server {
     // Chunks have a frame of their own.
     stream_.begin_body(limits_.max_body_bytes + limits_.max_body_bytes / 4 + (1 << 20));
     bool closed = false;
+    parsed_ = false;
     const bool ok = process_request(library_stream, close_, closed, [this](httplib::Request& from) { take(from); });
-    return ok && !close_;
+    // What the library couldn't parse may have a body, which would pass for the next request.
+    return ok && parsed_ && !close_;
   }
 
   void take(httplib::Request& from) {
+    parsed_ = true;
     request_ = HttpRequest();
     request_.method = from.method == "HEAD" ? "GET" : from.method;
     request_.path = std::exchange(from.path, "/");
@@ -228,7 +231,7 @@ class Peer : private httplib::Server {
   HttpRequest request_;
   HttpHeaders fields_;  // of the request being read; the library decodes values, which would let line ends in
   std::string version_;
-  bool close_ = false;
+  bool close_ = false, parsed_ = false;
 };
 
 }  // namespace
