@@ -2,6 +2,8 @@
 // reproducible and free of NaN.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "backend/ref/ref.h"
 #include "op_cases.h"
 #include "support/devices.h"
@@ -13,12 +15,27 @@ using Parameters = std::tuple<Device, OpCase>;
 
 class OpTest : public testing::TestWithParam<Parameters> {};
 
+/// A case's rig and what ref makes of it; built once for all devices.
+struct Expected {
+  std::unique_ptr<OpRig> rig;
+  std::vector<Result> results;
+};
+
+const Expected& expected_of(const OpCase& op_case) {
+  static std::map<std::string, Expected> all;
+  Expected& expected = all[op_case.name];
+  if (!expected.rig) {
+    expected.rig = op_case.build();
+    expected.results = run_rig(*expected.rig, *make_ref_backend());
+  }
+  return expected;
+}
+
 TEST_P(OpTest, AgreesWithRef) {
   const auto& [device, op_case] = GetParam();
-  const std::unique_ptr<OpRig> rig = op_case.build();
-  const std::vector<Result> expected = run_rig(*rig, *make_ref_backend());
-  const std::vector<Result> actual = run_rig(*rig, *device.make());
-  EXPECT_EQ(compare_results(*rig, expected, actual), "");
+  const Expected& expected = expected_of(op_case);
+  const std::vector<Result> actual = run_rig(*expected.rig, *device.make());
+  EXPECT_EQ(compare_results(*expected.rig, expected.results, actual), "");
 }
 
 std::string parameter_name(const testing::TestParamInfo<Parameters>& parameters) {

@@ -47,20 +47,18 @@ inline double units(const Bound& bound) {
 inline std::string compare(std::span<const float> expected, std::span<const float> actual, int64_t width,
                            const Bound& bound) {
   if (expected.size() != actual.size()) return fmt::format("{} values, expected {}", actual.size(), expected.size());
+  double row_size = 0;  // largest absolute value of the row
   for (size_t i = 0; i < expected.size(); ++i) {
     const int64_t row = static_cast<int64_t>(i) / width, column = static_cast<int64_t>(i) % width;
     if (bound.tolerance == Tolerance::exact) {
       if (std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(actual[i])) continue;
       return fmt::format("[{}, {}] is {:.9g}, expected exactly {:.9g}", row, column, actual[i], expected[i]);
     }
-    double magnitude = 0;
-    if (bound.magnitude) {
-      magnitude = bound.magnitude(row, column);
-    } else {
-      for (float x : expected.subspan(static_cast<size_t>(row * width), static_cast<size_t>(width))) {
-        magnitude = std::fmax(magnitude, std::fabs(x));
-      }
+    if (column == 0 && !bound.magnitude) {
+      row_size = 0;
+      for (float x : expected.subspan(i, static_cast<size_t>(width))) row_size = std::fmax(row_size, std::fabs(x));
     }
+    const double magnitude = bound.magnitude ? bound.magnitude(row, column) : row_size;
     const double allowed = units(bound) * kUnit * magnitude + kTiny;
     const double error = std::fabs(static_cast<double>(actual[i]) - static_cast<double>(expected[i]));
     if (expected[i] == actual[i] || error <= allowed) continue;

@@ -15,30 +15,44 @@ int64_t cell_of(const Sequence& sequence, int64_t pos) {
   return sequence.pages[page] * kPageTokens + pos % kPageTokens;
 }
 
-/// One key and value row that a query may see: a cache cell, or a row of the block.
+/// The key and value rows that one query sees, in ascending order of position.
 struct Visible {
-  bool cached;
-  int64_t at;
+  int64_t width = 0;                  // n_head_kv * d_head
+  std::vector<float> k = {}, v = {};  // [n, width]
+
+  int64_t size() const { return static_cast<int64_t>(k.size()) / width; }
+
+  /// Cached positions [first, end) through the window of a query at `pos`.
+  void add_cached(const KvMemory& memory, const Sequence& sequence, const AttentionParams& params, int64_t pos,
+                  int64_t end) {
+    const int64_t first = params.window > 0 ? std::max<int64_t>(0, pos - params.window + 1) : 0;
+    for (int64_t p = first; p < end; ++p) {
+      k.resize(k.size() + static_cast<size_t>(width));
+      v.resize(k.size());
+      memory.k.read(cell_of(sequence, p), k.data() + k.size() - width);
+      memory.v.read(cell_of(sequence, p), v.data() + v.size() - width);
+    }
+  }
+
+  void add_row(const float* k_row, const float* v_row) {
+    k.insert(k.end(), k_row, k_row + width);
+    v.insert(v.end(), v_row, v_row + width);
+  }
 };
 
-/// Element `column` of key (or value) row `row`.
-float element(const Visible& row, const CacheRows& cache, const float* block, int64_t width, int64_t column) {
-  return row.cached ? cache.at(row.at, column) : block[row.at * width + column];
-}
-
-/// softmax(scale q k^T) v of one query row over `rows`, all heads. k, v: block rows, unused when all rows are cached.
-void attend(const AttentionParams& params, const float* q, const std::vector<Visible>& rows, const KvMemory& memory,
-            const float* k, const float* v, float* y) {
-  const int64_t d = params.d_head, width = params.n_head_kv * d, heads_per_kv = params.n_head / params.n_head_kv;
-  std::vector<float> p(rows.size());
+/// softmax(scale q k^T) v of one query row, all heads.
+void attend(const AttentionParams& params, const float* q, const Visible& rows, float* y) {
+  const int64_t d = params.d_head, heads_per_kv = params.n_head / params.n_head_kv;
+  std::vector<float> p(static_cast<size_t>(rows.size()));
   for (int64_t h = 0; h < params.n_head; ++h) {
-    const int64_t first = h / heads_per_kv * d;  // column of the key head
+    const float* k = rows.k.data() + h / heads_per_kv * d;  // the key head's columns of row 0
+    const float* v = rows.v.data() + h / heads_per_kv * d;
     float peak = -std::numeric_limits<float>::infinity();
-    for (size_t i = 0; i < rows.size(); ++i) {
+    for (int64_t i = 0; i < rows.size(); ++i) {
       float dot = 0;
-      for (int64_t c = 0; c < d; ++c) dot += q[h * d + c] * element(rows[i], memory.k, k, width, first + c);
-      p[i] = dot * params.scale;
-      peak = std::max(peak, p[i]);
+      for (int64_t c = 0; c < d; ++c) dot += q[h * d + c] * k[i * rows.width + c];
+      p[static_cast<size_t>(i)] = dot * params.scale;
+      peak = std::max(peak, p[static_cast<size_t>(i)]);
     }
     float sum = 0;
     for (float& value : p) {
@@ -47,17 +61,10 @@ void attend(const AttentionParams& params, const float* q, const std::vector<Vis
     }
     for (int64_t c = 0; c < d; ++c) {
       float total = 0;
-      for (size_t i = 0; i < rows.size(); ++i) total += p[i] * element(rows[i], memory.v, v, width, first + c);
+      for (int64_t i = 0; i < rows.size(); ++i) total += p[static_cast<size_t>(i)] * v[i * rows.width + c];
       y[h * d + c] = total / sum;
     }
   }
-}
-
-/// Cached positions [first, end) that a query at `pos` sees through the window.
-void add_cached(const Sequence& sequence, const AttentionParams& params, int64_t pos, int64_t end,
-                std::vector<Visible>& rows) {
-  const int64_t first = params.window > 0 ? std::max<int64_t>(0, pos - params.window + 1) : 0;
-  for (int64_t p = first; p < end; ++p) rows.push_back({true, cell_of(sequence, p)});
 }
 
 }  // namespace
@@ -78,13 +85,12 @@ void attention(const OpCall& call) {
   const auto& params = call.params<AttentionParams>();
   const Value q = call.step.in[0];
   const int64_t n_row = call.n_row(q), width = call.info(q).width;
-  std::vector<Visible> rows;
   for (int64_t r = 0; r < n_row; ++r) {
     const TokenRow& token = call.token(q, r);
     const int64_t pos = call.position(token);
-    rows.clear();
-    add_cached(call.sequence(token), params, pos, pos + 1, rows);
-    attend(params, call.in(0) + r * width, rows, call.memory_of<KvMemory>(), nullptr, nullptr, call.out() + r * width);
+    Visible rows{.width = params.n_head_kv * params.d_head};
+    rows.add_cached(call.memory_of<KvMemory>(), call.sequence(token), params, pos, pos + 1);
+    attend(params, call.in(0) + r * width, rows, call.out() + r * width);
   }
 }
 
@@ -92,21 +98,20 @@ void block_attention(const OpCall& call) {
   const auto& params = call.params<AttentionParams>();
   const Value q = call.step.in[0];
   const int64_t n_row = call.n_row(q), width = call.info(q).width;
-  std::vector<Visible> rows;
   for (int64_t r = 0; r < n_row; ++r) {
     const TokenRow& token = call.token(q, r);
     const Sequence& sequence = call.sequence(token);
     const int64_t pos = call.position(token);
-    rows.clear();
-    add_cached(sequence, params, pos, sequence.pos, rows);  // nothing cached at or after the block is ever seen
+    Visible rows{.width = params.n_head_kv * params.d_head};
+    // Nothing that is cached at or after the block's first position is ever seen.
+    rows.add_cached(call.memory_of<KvMemory>(), sequence, params, pos, sequence.pos);
     for (int64_t i = 0; i < sequence.n_tok; ++i) {
-      const int64_t distance = std::abs(pos - (sequence.pos + i));
+      const int64_t distance = std::abs(pos - (sequence.pos + i)), at = (sequence.row + i) * rows.width;
       const bool in_window = params.window == 0 || distance < params.window;
       const bool in_order = !params.causal || sequence.pos + i <= pos;
-      if (in_window && in_order) rows.push_back({false, sequence.row + i});
+      if (in_window && in_order) rows.add_row(call.in(1) + at, call.in(2) + at);
     }
-    attend(params, call.in(0) + r * width, rows, call.memory_of<KvMemory>(), call.in(1), call.in(2),
-           call.out() + r * width);
+    attend(params, call.in(0) + r * width, rows, call.out() + r * width);
   }
 }
 

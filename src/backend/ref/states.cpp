@@ -51,10 +51,12 @@ void CacheRows::write(int64_t cell, const float* row) {
   }
 }
 
-float CacheRows::at(int64_t cell, int64_t column) const {
+void CacheRows::read(int64_t cell, float* row) const {
   CHECK(cell >= 0 && cell < n_cells_);
-  const auto at = static_cast<size_t>(cell * width_ + column);
-  return type_ == CacheType::f32 ? f32_[at] : f16_to_f32(f16_[at]);
+  for (int64_t c = 0; c < width_; ++c) {
+    const auto at = static_cast<size_t>(cell * width_ + c);
+    row[c] = type_ == CacheType::f32 ? f32_[at] : f16_to_f32(f16_[at]);
+  }
 }
 
 void CacheRows::copy(int64_t from, int64_t to, int64_t n_cells) {

@@ -19,8 +19,8 @@ class CacheRows {
   CacheRows(CacheType type, int64_t n_cells, int64_t width);
   int64_t n_cells() const { return n_cells_; }
   void write(int64_t cell, const float* row);
-  /// Element `column` of a cell, widened.
-  float at(int64_t cell, int64_t column) const;
+  /// A cell's row, widened.
+  void read(int64_t cell, float* row) const;
   void copy(int64_t from, int64_t to, int64_t n_cells);
 
  private:
