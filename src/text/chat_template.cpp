@@ -79,7 +79,19 @@ std::vector<Segment> render_shaped(const jinja::Template& body, const TemplateIn
 
 // ---- reshaping messages ----
 
+constexpr int kMaxNesting = 200;  // of JSON in a request
+
+bool nests_deeper(const Json& json, int levels) {
+  if (!json.is_structured()) return false;
+  return levels == 0 ||
+         std::any_of(json.begin(), json.end(), [&](const Json& j) { return nests_deeper(j, levels - 1); });
+}
+
 void check_messages(const TemplateInput& input) {
+  for (const Json* json : {&input.messages, &input.tools, &input.kwargs}) {
+    if (nests_deeper(*json, kMaxNesting))
+      fail(ErrorKind::usage, "messages or tools: nested more than {} levels", kMaxNesting);
+  }
   if (!input.messages.is_array()) fail(ErrorKind::usage, "messages: expected an array of messages");
   for (size_t i = 0; i < input.messages.size(); ++i) {
     const Json& message = input.messages[i];
@@ -110,7 +122,7 @@ std::optional<std::string> content_text(const Json& content) {
   return text;
 }
 
-/// JSON text -> object; text that is not an object in JSON stays as it is.
+/// JSON text -> object; text that is not an object in JSON, or nests too deep, stays as it is.
 void parse_arguments(Json& tool_call) {
   if (!tool_call.is_object()) return;
   Json& call = tool_call.contains("function") ? tool_call["function"] : tool_call;
@@ -118,8 +130,10 @@ void parse_arguments(Json& tool_call) {
   Json& arguments = call["arguments"];
   if (arguments.is_null() || arguments == "") arguments = Json::object();
   if (!arguments.is_string()) return;
-  Json parsed = Json::parse(arguments.get_ref<const std::string&>(), nullptr, false);
-  if (parsed.is_object()) arguments = std::move(parsed);
+  bool is_deep = false;
+  const auto check_depth = [&](int depth, Json::parse_event_t, Json&) { return !(is_deep |= depth > kMaxNesting / 2); };
+  Json parsed = Json::parse(arguments.get_ref<const std::string&>(), check_depth, false);
+  if (parsed.is_object() && !is_deep) arguments = std::move(parsed);
 }
 
 void shape_message(Json& message, const TemplateTraits& traits) {
