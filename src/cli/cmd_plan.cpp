@@ -39,7 +39,7 @@ Json drafter_json(const EnginePlan& plan) {
               {"type", main_type(plan.drafter->file())},
               {"block_size", config.block_size},
               {"n_max", plan.options.draft_max},
-              {"p_min", plan.options.draft_p_min}};
+              {"p_min", Json::parse(fmt::format("{}", plan.options.draft_p_min))}};  // 0.4, not its nearest float
 }
 
 std::string w4a4_reason(const EnginePlan& plan, int64_t n_tensors) {

@@ -21,7 +21,7 @@ constexpr size_t kMaxKeyFile = 64 << 10;
 std::vector<std::string> read_keys(const Options& options) {
   std::vector<std::string> keys = options.api_keys;
   if (options.api_key_file.empty()) return keys;
-  std::string text = read_text(options.api_key_file, kMaxKeyFile);
+  std::string text = read_input(options.api_key_file, kMaxKeyFile);
   std::string key;
   for (const char c : text + "\n") {
     if (c != '\n' && c != '\r') {
@@ -46,7 +46,7 @@ ServerOptions server_options(const Options& options, const EngineSetup& setup) {
   server.api_keys = read_keys(options);
   server.allow_open = options.allow_open;
   server.cors_origins = options.cors_origins;
-  if (!options.template_file.empty()) server.chat_template = read_text(options.template_file, kMaxTemplateBytes);
+  if (!options.template_file.empty()) server.chat_template = read_input(options.template_file, kMaxTemplateBytes);
   server.template_kwargs = template_kwargs(options);
   server.reasoning_format = options.reasoning_format;
   server.sampling = [options](SamplingOptions base) { return sampling_options(options, std::move(base)); };

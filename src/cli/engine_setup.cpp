@@ -45,7 +45,7 @@ RecipeFacts read_facts(const Options& options, const EngineOptions& engine) {
 std::vector<Recipe> wanted_recipes(const Options& options) {
   if (options.no_recipes) return {};
   if (options.recipes.empty()) return parse_recipes(kBuiltInRecipes, "built-in recipes");
-  return parse_recipes(read_text(options.recipes, 1 << 20), options.recipes);
+  return parse_recipes(read_input(options.recipes, 1 << 20), options.recipes);
 }
 
 EngineOptions engine_options(const Options& options) {
@@ -117,7 +117,7 @@ SamplingOptions sampling_options(const Options& options, SamplingOptions base) {
 
 TextModel text_model(const Options& options, const GgufFile& file) {
   const std::string& path = options.template_file;
-  return read_text_model(file, path.empty() ? "" : read_text(path, kMaxTemplateBytes));
+  return read_text_model(file, path.empty() ? "" : read_input(path, kMaxTemplateBytes));
 }
 
 nlohmann::ordered_json template_kwargs(const Options& options) {
@@ -133,7 +133,7 @@ std::string prompt_text(const Options& options) {
   if (from_flag) return options.prompt;
   if (options.prompt_file.empty() && ::isatty(STDIN_FILENO) == 1)
     fail(ErrorKind::usage, "-p TEXT or -f FILE is missing");
-  return read_text(options.prompt_file.empty() ? "-" : options.prompt_file);
+  return read_input(options.prompt_file.empty() ? "-" : options.prompt_file);
 }
 
 }  // namespace onebit

@@ -15,7 +15,7 @@ std::string wrapped(std::string_view text) {
   size_t column = kHelpColumn;
   while (!text.empty()) {
     const size_t end = std::min(text.find(' '), text.size());
-    if (column > kHelpColumn && column + end > kWidth) {
+    if (column > kHelpColumn && column + 1 + end > kWidth) {
       out += "\n" + std::string(kHelpColumn, ' ');
       column = kHelpColumn;
     } else if (column > kHelpColumn) {

@@ -48,7 +48,7 @@ std::string bytes_text(int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, units[unit]);
 }
 
-std::string read_text(const std::string& path, size_t limit) {
+std::string read_input(const std::string& path, size_t limit) {
   const std::unique_ptr<std::FILE, CloseFile> file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"));
   if (!file) refuse("{}: can't open: {}", path, std::strerror(errno));
   std::string text;

@@ -22,7 +22,7 @@ void notice(std::string_view command, std::string_view text);
 std::string bytes_text(int64_t bytes);
 
 /// All of a file, or of stdin for "-", at most `limit` bytes. Throws Error(refused).
-std::string read_text(const std::string& path, size_t limit = size_t{1} << 30);
+std::string read_input(const std::string& path, size_t limit = size_t{1} << 30);
 
 /// A line on a terminal that shows how far a long task is; silent when stderr is not a terminal.
 class Progress {

@@ -26,7 +26,7 @@ const FlagRow* find_row(std::string_view spelling, CommandBit command) {
 
 bool takes_value(const FlagRow& row) { return *row.value && *row.value != '['; }
 
-/// Every flag under its name, "--flag=value" kept together; refuses a flag whose value is missing.
+/// Every flag under its name, its value an argument of its own; refuses a flag whose value is missing.
 std::vector<std::string> with_names(const std::vector<std::string>& arguments, CommandBit command) {
   std::vector<std::string> out;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -41,12 +41,18 @@ std::vector<std::string> with_names(const std::vector<std::string>& arguments, C
       out.push_back(argument);
       continue;
     }
-    out.push_back(row->name() + (equal == std::string::npos ? "" : argument.substr(equal)));
-    if (equal != std::string::npos || !takes_value(*row)) continue;
-    if (i + 1 == arguments.size() || find_row(arguments[i + 1], command)) {
-      fail(ErrorKind::usage, "{} needs a value: {}", argument, row->shown());
+    if (!takes_value(*row)) {
+      out.push_back(row->name() + (equal == std::string::npos ? "" : argument.substr(equal)));
+      continue;
     }
-    out.back() += "=" + arguments[++i];
+    out.push_back(row->name());
+    if (equal != std::string::npos) {
+      out.push_back(argument.substr(equal + 1));
+    } else if (i + 1 == arguments.size() || find_row(arguments[i + 1], command)) {
+      fail(ErrorKind::usage, "{} needs a value: {}", argument, row->shown());
+    } else {
+      out.push_back(arguments[++i]);
+    }
   }
   return out;
 }
@@ -57,15 +63,16 @@ double parse_number(const FlagRow& row, const std::string& text, bool whole) {
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   const bool ok = error == std::errc() && stop == end && std::isfinite(value) && value >= row.low && value <= row.high;
   if (ok && (!whole || value == std::floor(value))) return value;
-  fail(ErrorKind::usage, "{}: expected a {}number from {} to {}, found \"{}\"", row.name(), whole ? "whole " : "",
+  fail(ErrorKind::usage, "{}: expected a {}number from {} to {}, found \"{}\"", row.shown(), whole ? "whole " : "",
        row.low, row.high, text);
 }
 
 void check_choice(const FlagRow& row, const std::string& text) {
   const std::string choices = row.value;
   if (choices.find('|') == std::string::npos) return;
-  if (!text.empty() && ("|" + choices + "|").find("|" + text + "|") != std::string::npos) return;
-  fail(ErrorKind::usage, "{}: expected one of {}, found \"{}\"", row.name(), choices, text);
+  const bool one = !text.empty() && text.find('|') == std::string::npos;
+  if (one && fmt::format("|{}|", choices).find(fmt::format("|{}|", text)) != std::string::npos) return;
+  fail(ErrorKind::usage, "{}: expected one of {}, found \"{}\"", row.shown(), choices, text);
 }
 
 /// Puts the values of one flag into the options.
