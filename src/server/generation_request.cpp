@@ -33,15 +33,17 @@ std::vector<std::string> read_stops(const Fields& fields) {
   return stops;
 }
 
-/// -1: without a limit.
+/// The first of three names that is there; -1: without a limit.
 int64_t read_max_tokens(const Fields& fields, const RequestDefaults& defaults) {
+  std::optional<int64_t> max_tokens;
   for (const char* name : {"max_completion_tokens", "max_tokens", "n_predict"}) {
     const auto n = fields.integer(name, -1, kMaxTokens);
-    if (n && *n == 0)
-      throw invalid_request(fmt::format("{}: expected at least 1 (or -1: until the context is full), found 0", name));
-    if (n) return *n;
+    if (n && *n == 0) {
+      throw invalid_request(fmt::format("{}: expected at least 1, or -1 for no limit, found 0", name));
+    }
+    if (!max_tokens) max_tokens = n;
   }
-  return defaults.max_tokens;
+  return max_tokens.value_or(defaults.max_tokens);
 }
 
 /// Flat keys ("speculative.n_max") or an object.
