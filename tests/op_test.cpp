@@ -11,6 +11,8 @@
 namespace onebit::test {
 namespace {
 
+TEST(Devices, AlwaysIncludeThePortableCpu) { EXPECT_EQ(make_backend("cpu", {.isa = "portable"})->info().name, "cpu"); }
+
 using Parameters = std::tuple<Device, OpCase>;
 
 class OpTest : public testing::TestWithParam<Parameters> {};
