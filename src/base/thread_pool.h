@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <thread>
@@ -41,18 +42,32 @@ class ThreadPool {
     void* context = nullptr;
   };
 
+  /// A counter that threads wait on: they spin shortly, then sleep in the kernel. On a cache line of its own, because
+  /// threads that spin on it must not slow down writers of its neighbours.
+  struct alignas(64) Signal {
+    std::atomic<uint32_t> value{0};
+    std::atomic<uint32_t> sleepers{0};
+
+    void raise();
+    /// Returns when the value is no longer `old`.
+    void wait_while(uint32_t old, const std::atomic<int>& spins);
+  };
+
   void run_job(Job job);
   void serve(int thread);
+  void watch_neighbours();
 
   int n_threads_;
   std::vector<std::thread> threads_;
   std::mutex callers_;
   Job job_;
   bool stopping_ = false;
-  // On lines of their own: threads that spin on one of these must not slow down writers of its neighbours.
-  alignas(64) std::atomic<uint32_t> run_{0};         // bumped to start a run
-  alignas(64) std::atomic<int> arrived_{0};          // threads at the barrier
-  alignas(64) std::atomic<uint32_t> generation_{0};  // bumped when the last thread arrives
+  std::atomic<int> spins_;  // how long threads spin before they sleep
+  std::chrono::steady_clock::time_point watched_;
+  int64_t preemptions_ = 0;                  // of the caller, when last watched
+  Signal run_;                               // raised to start a run
+  Signal all_arrived_;                       // raised by the last thread at the barrier
+  alignas(64) std::atomic<int> arrived_{0};  // threads at the barrier
 };
 
 }  // namespace onebit
