@@ -1,0 +1,1 @@
+"""DFlash 2 drafters: model, targets, data, training loop, evaluation, export."""
