@@ -166,8 +166,8 @@ void CpuProgram::place_barriers() {
     }
     accesses.push_back(std::move(access));
   }
-  const std::vector<bool> marks = onebit::cpu::place_barriers(accesses);
-  for (size_t i = 0; i < steps_.size(); ++i) steps_[i].barrier_before = marks[i];
+  barriers_ = cpu::place_barriers(accesses, false);
+  single_row_barriers_ = cpu::place_barriers(accesses, true);
 }
 
 void CpuProgram::check_batch(const Batch& batch) {
@@ -222,9 +222,10 @@ Ticket CpuProgram::submit(const Batch& batch) {
 void CpuProgram::run_thread(int thread) {
   Worker worker(run_, pool_, thread, thread_scratch_.data() + thread * thread_bytes_);
   for (const auto& rope : ropes_) fill_rope_table(*rope, run_, share(run_.n_tok, 1, thread, pool_.size()));
-  for (const CpuStep& step : steps_) {
-    if (step.barrier_before) pool_.barrier();
-    step.run(step, worker);
+  const std::vector<bool>& barriers = run_.n_tok == 1 ? single_row_barriers_ : barriers_;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (barriers[i]) pool_.barrier();
+    steps_[i].run(steps_[i], worker);
   }
 }
 

@@ -46,6 +46,7 @@ class CpuProgram : public Program {
   Arena placement_;
   Pages values_;
   std::vector<CpuStep> steps_;
+  std::vector<bool> barriers_, single_row_barriers_;  // before each step; the second for batches of one token
   std::vector<std::unique_ptr<RopeTable>> ropes_;
   std::unique_ptr<std::atomic<int64_t>[]> claims_;  // by step
   Pages thread_scratch_, shared_scratch_;

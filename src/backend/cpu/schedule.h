@@ -23,7 +23,8 @@ struct StepAccess {
   std::vector<Touch> touches;
 };
 
-/// mark[i]: a barrier is needed before step i. The first step's is always set.
-std::vector<bool> place_barriers(const std::vector<StepAccess>& steps);
+/// mark[i]: a barrier is needed before step i. The first step's is always set. With a `single_row` all row-local steps
+/// run on one thread and never wait for each other.
+std::vector<bool> place_barriers(const std::vector<StepAccess>& steps, bool single_row);
 
 }  // namespace onebit::cpu

@@ -9,7 +9,8 @@ namespace onebit::cpu {
 
 Range share(int64_t n, int64_t unit, int index, int parts) {
   const int64_t units = (n + unit - 1) / unit;
-  return {std::min(units * index / parts * unit, n), std::min(units * (index + 1) / parts * unit, n)};
+  const auto border = [&](int64_t i) { return std::min((units * i + parts - 1) / parts * unit, n); };
+  return {border(index), border(index + 1)};
 }
 
 const OpEntry& op_entry(Op op) {

@@ -56,7 +56,6 @@ struct CpuStep {
   const RopeTable* rope = nullptr;
 
   void (*run)(const CpuStep& step, Worker& worker) = nullptr;
-  bool barrier_before = true;              // schedule.h
   std::atomic<int64_t>* claims = nullptr;  // this step's counter, 0 when a run starts
   uint8_t* shared = nullptr;               // scratch of all threads
 
@@ -83,7 +82,8 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-/// Share `index` of `n` things cut into `parts` contiguous shares, in multiples of `unit`.
+/// Share `index` of `n` things cut into `parts` contiguous shares, in multiples of `unit`; the first shares are the
+/// larger ones, so a single thing goes to the first.
 Range share(int64_t n, int64_t unit, int index, int parts);
 
 /// One thread's view of a run.
