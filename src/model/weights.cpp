@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "gguf/hadamard.h"
+#include "gguf/keys.h"
 
 namespace onebit {
 namespace {
@@ -13,6 +14,12 @@ namespace {
 std::vector<int64_t> without_outer_ones(std::vector<int64_t> shape) {
   while (shape.size() > 1 && shape.front() == 1) shape.erase(shape.begin());
   return shape;
+}
+
+/// Tables whose rows are looked up and that no step multiplies with.
+bool only_looked_up(const GgufFile& file, const std::string& name) {
+  if (name == keys::kTokenEmbd) return file.find(keys::kOutput) != nullptr;  // else it is the head as well
+  return name == keys::kSelectorPredecessor || name == keys::kSelectorSuccessor;
 }
 
 }  // namespace
@@ -45,6 +52,7 @@ const Weight* Weights::find(const std::string& name, const std::vector<int64_t>&
   weight.data = tensor->data;
   weight.rotated = is_rotated(*tensor, stamp_);
   weight.prompt_int4 = policy_.prompt_int4(weight);
+  weight.gather_only = only_looked_up(file_, name);
   index_.emplace(name, &weight);
   return &weight;
 }
