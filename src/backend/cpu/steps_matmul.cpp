@@ -20,8 +20,13 @@ constexpr int kAccFloats = kTileTokens * kLanes;
 
 /// Hands the sums of one tile and strip out to the result rows.
 void put_sums(const float* sums, int n_tok, int64_t first_tok, int64_t first_row, int64_t n_row, const Results& to) {
-  for (int t = 0; t < n_tok; ++t) {
-    std::memcpy(to.row(first_tok + t) + first_row, sums + kLanes * t, static_cast<size_t>(n_row) * 4);
+  for (int t = 0; t < n_tok; ++t, sums += kLanes) {
+    float* y = to.row(first_tok + t) + first_row;
+    if (n_row == kLanes) {
+      std::memcpy(y, sums, kLanes * 4);  // of constant size, so that no call is made
+    } else {
+      std::memcpy(y, sums, static_cast<size_t>(n_row) * 4);
+    }
   }
 }
 
