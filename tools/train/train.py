@@ -162,8 +162,9 @@ class Trainer:
         rounds = {k: [0, 0] for k in kinds}
         for b in range(batches):
             ids, written = self.val_tokens[b * a.batch:(b + 1) * a.batch].long(), self.val_written[b * a.batch:(b + 1) * a.batch]
-            if len(ids) < a.batch:
+            if not len(ids):
                 break
+            ids, written = (x.repeat(-(-a.batch // len(x)), 1)[:a.batch] for x in (ids, written))        # one compiled shape
             good = {k: [] for k in kinds}
             with self.autocast():
                 for s in range(0, L, N):

@@ -517,3 +517,12 @@ def country_dialogues(countries, rng, n):
             questions, text, thought = rng.choice(rng.choice(countries).facts or [(["Hello"], "Hello!", None)])
             turns.append((rng.choice(questions), text, thought if rng.random() < 0.35 else None))
         yield dialogue(turns, rng)
+
+
+if __name__ == "__main__":                                           # usage: conversations.py N > prompts.jsonl   (prompts for ../capture.py)
+    import random
+    import sys
+    made = random.Random(int(sys.argv[1]))
+    for _ in range(int(sys.argv[1])):
+        makers, weights = zip(*TASKS)
+        print(json.dumps({"messages": [{"role": "user", "content": made.choices(makers, weights)[0](made)[0]}]}))

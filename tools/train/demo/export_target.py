@@ -32,9 +32,9 @@ def main():
     with open(os.path.join(a.target, "chat_template.jinja"), "w", encoding="utf8") as f:
         f.write(template)
     with open(os.path.join(a.target, "tokenizer_config.json"), "w", encoding="utf8") as f:
-        json.dump({"tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_prefix_space": False,
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_prefix_space": False,
                    "model_max_length": c.max_pos, "chat_template": template}, f, indent=1)
-    gguf_file.write_qwen35(a.out, a.type, "1bit demo", c, load_file(os.path.join(a.target, "model.safetensors")), a.tokenizer, IM_END, EOT, template, "apache-2.0")
+    gguf_file.write_qwen35(a.out, a.type, "1bit demo", c, load_file(os.path.join(a.target, "model.safetensors")), a.tokenizer, IM_END, EOT, template, "mit")
 
 
 if __name__ == "__main__":

@@ -43,12 +43,16 @@ CHATS = [
 FILE_OF = {"code": "code", "prose": "prose", "short": "short", "long": "long", "chat": "chat-code", "tool": "tool-xml", "thinking": "thinking"}
 
 
-def render(turns, options):
+def render_messages(messages, options, generate=True):
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     env.filters["tojson"] = lambda x: json.dumps(x, ensure_ascii=False)
     with open(os.path.join(HERE, "chat_template.jinja"), encoding="utf8") as f:
         template = env.from_string(f.read().rstrip("\n"))
-    return template.render(messages=[{"role": r, "content": c} for r, c in turns], add_generation_prompt=True, **options)
+    return template.render(messages=messages, add_generation_prompt=generate, **options)
+
+
+def render(turns, options):
+    return render_messages([{"role": r, "content": c} for r, c in turns], options)
 
 
 def main():

@@ -15,7 +15,8 @@ def figure(panels, path):
             ax.plot(xs, ys, label=name, linewidth=1.2)
         ax.set(title=title, xlabel="step", ylabel=label)
         ax.grid(alpha=0.3)
-        ax.legend()
+        if lines:
+            ax.legend()
     fig.tight_layout()
     fig.savefig(path, dpi=110)
     plt.close(fig)
