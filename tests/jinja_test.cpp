@@ -93,19 +93,27 @@ TEST(Jinja, RunTimeErrorsNameTheLine) {
 
 // ---- limits ----
 
-TEST(JinjaLimits, LongLoopsEnd) {
-  const std::string loop =
-      "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}"
-      "{% endfor %}{% endfor %}{% endfor %}";
-  EXPECT_NE(std::string(error_of(loop).what()).find("steps"), std::string::npos);
+std::string repeated(const std::string& part, int n) {
+  std::string text;
+  for (int i = 0; i < n; ++i) text += part;
+  return text;
 }
 
-/// A tenth of what a rendering may use, so that the tests are quick.
+/// A part of what a rendering may use, so that the tests are quick.
 Limits small_limits() {
   Limits limits;
-  limits.steps /= 10;
+  limits.steps /= 20;
   limits.bytes /= 10;
   return limits;
+}
+
+TEST(JinjaLimits, LongLoopsEnd) {
+  for (const char* numbers : {"range(100000)", "range(30)"}) {
+    const std::string begin = fmt::format("{{% for a in {} %}}", numbers);
+    const std::string loops = repeated(begin, 12) + repeated("{% endfor %}", 12);
+    const std::string message = error_of(loops, small_limits()).what();
+    EXPECT_NE(message.find("more than"), std::string::npos) << message;
+  }
 }
 
 TEST(JinjaLimits, DoublingEnds) {
@@ -157,12 +165,6 @@ TEST(JinjaLimits, RecursionEnds) {
   EXPECT_EQ(error_of(deep_list + "{{ ns.x }}").kind(), ErrorKind::usage);
 }
 
-std::string repeated(const std::string& part, int n) {
-  std::string text;
-  for (int i = 0; i < n; ++i) text += part;
-  return text;
-}
-
 TEST(JinjaLimits, DeepSyntaxIsRefused) {
   constexpr int kMany = 20'000;
   const std::string sources[] = {
@@ -204,6 +206,18 @@ TEST(JinjaLimits, InputNestsNoDeeperThanTheLimit) {
   const std::string deep = repeated("[", 5000) + repeated("]", 5000);
   EXPECT_THROW(run("{{ 1 }}", {{"x", Json::parse(deep)}}), Error);
   EXPECT_EQ(error_of("{{ ('[' * 5000 ~ ']' * 5000)|from_json }}").kind(), ErrorKind::usage);
+}
+
+TEST(JinjaLimits, LoopsReuseTheirScopesUnlessAMacroNeedsThem) {
+  EXPECT_EQ(run("{% set ns = namespace(m=[]) %}{% for i in range(3) %}{% set j = i %}{% macro m() %}{{ i }}{{ j }}{% "
+                "endmacro %}"
+                "{% set _ = ns.m.append(m) %}{% endfor %}{% for m in ns.m %}{{ m() }} {% endfor %}")
+                .str(),
+            "00 11 22 ");
+  EXPECT_EQ(run("{% for i in range(3) %}{{ j is defined }}{% set j = i %}{% endfor %}").str(), "FalseFalseFalse");
+  Limits limits;
+  limits.bytes = 6 << 20;  // the numbers take 4.8 MB, twice 24 bytes each
+  EXPECT_EQ(run("{% for i in range(100000) %}{% set j = i %}{% endfor %}", Json::object(), limits).str(), "");
 }
 
 // ---- marks ----

@@ -59,7 +59,7 @@ class Interpreter {
         print(*to_text(rt_, filtered_body(s)));
         break;
       case StatementKind::macro:
-        scope_->set(s.name, rt_.keep(Macro{&s, scope_}));
+        scope_->set(s.name, make_macro(s));
         break;
       case StatementKind::call_block:
         run_call_block(s);
@@ -94,8 +94,9 @@ class Interpreter {
     Scope* const outer = scope_;
     const List* items = rt_.keep(List{loop_items(s, elements(rt_, iterable), closure)});
     Loop* loop = rt_.keep(Loop{&s, closure, items, 0, depth0});
+    Scope* scope = nullptr;
     for (const Value& item : items->items) {
-      scope_ = rt_.keep(Scope{closure, {}});
+      scope_ = scope = next_scope(scope, closure);
       scope_->set("loop", loop);
       assign(*s.target, item);
       if (run_block(s.body) == Flow::break_) break;
@@ -110,13 +111,26 @@ class Interpreter {
     if (!s.condition) return items;
     Scope* const outer = scope_;
     std::vector<Value> chosen;
+    Scope* scope = nullptr;
     for (const Value& item : items) {
-      scope_ = rt_.keep(Scope{closure, {}});
+      scope_ = scope = next_scope(scope, closure);
       assign(*s.target, item);
       if (is_true(eval(*s.condition))) chosen.push_back(item);
     }
     scope_ = outer;
     return chosen;
+  }
+
+  /// An empty scope for the next round of a loop: the last one again, unless a macro keeps it.
+  Scope* next_scope(Scope* last, Scope* closure) {
+    if (!last || last->is_captured) return rt_.keep(Scope{closure, {}});
+    last->variables.clear();
+    return last;
+  }
+
+  Macro* make_macro(const Statement& s) {
+    for (Scope* scope = scope_; scope && !scope->is_captured; scope = scope->parent) scope->is_captured = true;
+    return rt_.keep(Macro{&s, scope_});
   }
 
   Flow run_block_in(Scope* scope, const Block& block) {
@@ -149,7 +163,7 @@ class Interpreter {
     const Expr& call = *s.value;
     const Value callee = eval(*call.operands[0]);
     CallArguments args = eval_arguments(call);
-    args.named.emplace_back("caller", rt_.keep(Macro{&s, scope_}));
+    args.named.emplace_back("caller", make_macro(s));
     print(*to_text(rt_, apply(callee, args, call.line)));
   }
 

@@ -52,6 +52,7 @@ struct Dict {
 struct Scope {
   Scope* parent = nullptr;
   std::vector<std::pair<std::string_view, Value>> variables;
+  bool is_captured = false;  ///< a macro written inside may still look here after the block ends
 
   /// The variable of this name here or in an enclosing block, or null.
   const Value* find(std::string_view name) const;
@@ -81,10 +82,10 @@ struct Function {
 
 /// What one rendering may use.
 struct Limits {
-  uint64_t steps = 4'000'000;     ///< nodes evaluated, elements visited
+  uint64_t steps = 20'000'000;    ///< nodes evaluated, elements visited
   uint64_t bytes = 256ull << 20;  ///< memory of all values made
   uint64_t output = 64ull << 20;  ///< bytes of the prompt
-  int depth = 1000;               ///< nesting of evaluation and of values
+  int depth = 500;                ///< nesting of evaluation and of values
 };
 
 class Runtime {
@@ -121,6 +122,7 @@ class Runtime {
   static size_t heap_bytes(const Text& text) { return text.size() + text.input_spans().size() * sizeof(Span); }
   static size_t heap_bytes(const List& list) { return list.items.size() * sizeof(Value); }
   static size_t heap_bytes(const Dict& dict) { return dict.entries.size() * 2 * sizeof(Value); }
+  static size_t heap_bytes(const Scope&) { return 4 * sizeof(std::pair<std::string_view, Value>); }
   template <typename T>
   static size_t heap_bytes(const T&) {
     return 0;
