@@ -80,6 +80,7 @@ TEST(Options, RefusesWithTheReason) {
   expect_usage({"\"inf\""}, {"run", "--temp", "inf"});
   expect_usage({"auto|all|none"}, {"plan", "--w4a4", ""});
   expect_usage({"auto|all|none"}, {"plan", "--w4a4", "auto|all"});
+  expect_usage({"--json takes no value"}, {"run", "--json=false"});
   expect_usage({"unexpected argument", "stray"}, {"run", "stray"});
   expect_usage({"expected 2 file name(s), found 1", "IN OUT"}, {"quantize", "a"});
 }
@@ -136,7 +137,7 @@ TEST(Flags, NamesAreUniqueWithinACommand) {
   for (const CommandRow& command : command_rows()) {
     std::set<std::string> seen;
     for (const FlagRow& row : flag_rows()) {
-      if (!(row.commands & command.bit)) continue;
+      if (!row.belongs_to(command.bit)) continue;
       for (const std::string& spelling : row.spellings()) {
         EXPECT_TRUE(seen.insert(spelling).second) << command.name << " " << spelling;
       }
@@ -204,6 +205,14 @@ TEST(Recipes, ApplyInOrderBehindTheUser) {
   facts.architecture = "llama";
   options = plan_options();
   EXPECT_EQ(apply_recipes(recipes, facts, options).size(), 1u);
+}
+
+TEST(Recipes, LeaveOutWhatTheCommandDoesNotHave) {
+  const char* set = R"({"recipes": [{"id": "a", "args": ["--max-queue", "3", "-b", "64"], "measured": "yes"}]})";
+  Options options = parse({"run", "-m", "a"});
+  const std::vector<AppliedRecipe> applied = apply_recipes(parse_recipes(set, "set"), {}, options);
+  ASSERT_EQ(applied.size(), 1u);
+  EXPECT_EQ(applied[0].added, (std::vector<std::string>{"-b", "64"}));
 }
 
 TEST(Recipes, BuiltInSetIsValid) { EXPECT_NO_THROW(parse_recipes(kBuiltInRecipes, "built-in")); }

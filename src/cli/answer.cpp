@@ -7,6 +7,8 @@
 namespace onebit {
 namespace {
 
+constexpr int64_t kLongPrompt = 1024;  // shorter ones are read before a bar could be seen
+
 /// Collects one answer. Failures of the screen are kept for after the step, since a listener must not throw.
 class Collector : public Listener {
  public:
@@ -15,7 +17,7 @@ class Collector : public Listener {
 
   void on_prompt(int64_t done, int64_t total) override {
     if (done == total) return progress_.clear();
-    progress_.update(static_cast<double>(done) / static_cast<double>(total));
+    if (total >= kLongPrompt) progress_.update(static_cast<double>(done) / static_cast<double>(total));
   }
 
   bool on_token(const TokenEvent& event) override {

@@ -78,7 +78,7 @@ std::string help_text(const CommandRow& command) {
   std::string text =
       fmt::format("1bit {}: {}\n\nusage: 1bit {} {}\n\n", command.name, command.summary, command.name, command.usage);
   for (const FlagRow& row : flag_rows()) {
-    if (row.commands & command.bit) text += help_line(row);
+    if (row.belongs_to(command.bit)) text += help_line(row);
   }
   return text;
 }
@@ -91,7 +91,9 @@ std::string help_markdown() {
     text += fmt::format("| `1bit {}{}{}` | {} |\n", row.name, *row.usage ? " " : "", cell(row.usage), row.summary);
   }
   text += fmt::format("\nExit codes: {}.\n\n", kExitCodes);
-  text += "Called as `llama-server`, or with a flag as its first argument, the program serves.\n\n";
+  text +=
+      "Called as `llama-server`, or with a flag as its first argument, the program serves. `plan` takes all flags of "
+      "`serve`.\n\n";
   text += "| flag | also | for | meaning |\n|---|---|---|---|\n";
   for (const FlagRow& row : flag_rows()) {
     const std::string commands = row.commands == ~0u ? "all" : command_list(row.commands);

@@ -35,6 +35,10 @@ std::string_view names_part(const char* names, bool shown) {
 
 }  // namespace
 
+bool FlagRow::belongs_to(CommandBit command) const {
+  return (commands & command) || (command == kPlan && (commands & kServe));
+}
+
 std::string FlagRow::name() const {
   for (const std::string& spelling : spellings()) {
     if (spelling.starts_with("--")) return spelling;
@@ -130,7 +134,7 @@ const std::vector<FlagRow>& flag_rows() {
       // --- server
       {"--host", &O::host, "ADDRESS", "127.0.0.1", kServe, "address to listen on"},
       {"-p,--port", &O::port, "N", "8000", kServe, "port to listen on; 0 takes a free one", 0, 65535},
-      {"-a,--alias", &O::alias, "NAME", "the file's name", kServe | kPlan, "the model's name in requests and replies"},
+      {"-a,--alias", &O::alias, "NAME", "the file's name", kServe, "the model's name in requests and replies"},
       {"--api-key", &O::api_keys, "KEY", "none", kServe,
        "clients must send it (Authorization: Bearer KEY); several may be given"},
       {"--api-key-file", &O::api_key_file, "FILE", "none", kServe, "reads keys from a file, one a line"},
@@ -221,7 +225,7 @@ const CommandRow& command_row(CommandBit bit) {
 
 std::optional<std::string> flag_name(std::string_view spelling, CommandBit command) {
   for (const FlagRow& row : flag_rows()) {
-    if (!(row.commands & command)) continue;
+    if (!row.belongs_to(command)) continue;
     for (const std::string& known : row.spellings()) {
       if (known == spelling) return row.name();
     }

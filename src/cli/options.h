@@ -85,6 +85,7 @@ struct FlagRow {
   const char* help;
   double low = 0, high = 0;  // allowed range of a number, both ends in
 
+  bool belongs_to(CommandBit command) const;   // plan takes what serve takes
   std::string name() const;                    // "--model"
   std::vector<std::string> spellings() const;  // every one that is accepted
   std::string shown() const;                   // "-m, --model FILE"

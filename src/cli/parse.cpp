@@ -17,7 +17,7 @@ bool looks_like_flag(std::string_view text) { return text.size() > 1 && text[0] 
 
 const FlagRow* find_row(std::string_view spelling, CommandBit command) {
   for (const FlagRow& row : flag_rows()) {
-    if (!(row.commands & command)) continue;
+    if (!row.belongs_to(command)) continue;
     const std::vector<std::string> known = row.spellings();
     if (std::find(known.begin(), known.end(), spelling) != known.end()) return &row;
   }
@@ -40,6 +40,9 @@ std::vector<std::string> with_names(const std::vector<std::string>& arguments, C
     if (!row) {
       out.push_back(argument);
       continue;
+    }
+    if (*row->value == 0 && equal != std::string::npos) {
+      fail(ErrorKind::usage, "{} takes no value: {}", row->name(), argument);
     }
     if (!takes_value(*row)) {
       out.push_back(row->name() + (equal == std::string::npos ? "" : argument.substr(equal)));
@@ -107,7 +110,7 @@ std::vector<Definition> define_flags(CLI::App& app, CommandBit command) {
   std::vector<Definition> all;
   app.set_help_flag();
   for (const FlagRow& row : flag_rows()) {
-    if (!(row.commands & command)) continue;
+    if (!row.belongs_to(command)) continue;
     std::string names = row.name();
     for (const std::string& spelling : row.spellings()) {
       if (spelling.size() == 2) names += "," + spelling;

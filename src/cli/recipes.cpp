@@ -126,7 +126,8 @@ std::vector<AppliedRecipe> apply_recipes(const std::vector<Recipe>& recipes, con
     for (size_t i = 0; i < recipe.args.size();) {
       size_t end = i + 1;
       while (end < recipe.args.size() && !is_flag(recipe.args[end])) ++end;
-      if (!options.given.count(*flag_name(recipe.args[i], kPlan))) {
+      const std::optional<std::string> name = flag_name(recipe.args[i], options.command);
+      if (name && !options.given.count(*name)) {
         added.insert(added.end(), recipe.args.begin() + static_cast<std::ptrdiff_t>(i),
                      recipe.args.begin() + static_cast<std::ptrdiff_t>(end));
       }

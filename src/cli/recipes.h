@@ -40,7 +40,8 @@ extern const char* const kBuiltInRecipes;
 /// set.
 std::vector<Recipe> parse_recipes(std::string_view json, const std::string& name);
 
-/// Applies all recipes that match, in order; a flag that was typed, or that an earlier recipe added, stays.
+/// Applies all recipes that match, in order; a flag that was typed, or that an earlier recipe added, stays, and one
+/// that the command doesn't have is left out.
 std::vector<AppliedRecipe> apply_recipes(const std::vector<Recipe>& recipes, const RecipeFacts& facts,
                                          Options& options);
 
