@@ -77,7 +77,7 @@ const std::vector<FlagRow>& flag_rows() {
        "a DFlash or DFlash2 drafter for the model; the answer stays the same, only faster"},
       {"--device/-dev", &O::device, "NAME", "auto", kEngineCommands,
        "auto, cpu, cuda, vulkan, rocm, or ref (the slow definition)"},
-      {"-t,--threads", &O::n_threads, "N", "all usable cores", kEngineCommands | kQuantize, "worker threads", 0, 1024},
+      {"-t,--threads", &O::n_threads, "N", "all usable cores", kEngineCommands | kQuantize | kConvert, "worker threads", 0, 1024},
       {"--isa", &O::isa, "NAME", "the best", kEngineCommands, "instructions of the cpu device: avx512, avx2, portable"},
       {"-c,--ctx-size", &O::n_ctx, "N", "what the model was trained for, at most 8192", kEngineCommands,
        "longest sequence in tokens, prompt and answer together; 0 is the default", 0, kMany},
