@@ -25,7 +25,7 @@ Text run(const std::string& source, const Json& variables = Json::object(), cons
     return t;
   };
   Scope scope;
-  for (const auto& [name, value] : variables.items()) scope.set(name, from_json(rt, value, true));
+  for (const auto& [name, value] : variables.items()) scope.set(rt, name, from_json(rt, value, true));
   return render(body, rt, scope);
 }
 

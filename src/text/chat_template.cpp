@@ -66,14 +66,14 @@ std::vector<Segment> render_shaped(const jinja::Template& body, const TemplateIn
   jinja::Runtime rt(limits);
   rt.now = input.now ? input.now : local_now;
   jinja::Scope variables;
-  variables.set("bos_token", rt.text(input.bos_token));
-  variables.set("eos_token", rt.text(input.eos_token));
-  variables.set("documents", jinja::None{});
-  for (const auto& [name, value] : input.kwargs.items()) variables.set(name, jinja::from_json(rt, value, true));
+  variables.set(rt, "bos_token", rt.text(input.bos_token));
+  variables.set(rt, "eos_token", rt.text(input.eos_token));
+  variables.set(rt, "documents", jinja::None{});
+  for (const auto& [name, value] : input.kwargs.items()) variables.set(rt, name, jinja::from_json(rt, value, true));
   const bool has_tools = input.tools.is_array() && !input.tools.empty();
-  variables.set("tools", jinja::from_json(rt, has_tools ? input.tools : no_tools, true));
-  variables.set("messages", message_values(rt, messages));
-  variables.set("add_generation_prompt", input.add_generation_prompt);
+  variables.set(rt, "tools", jinja::from_json(rt, has_tools ? input.tools : no_tools, true));
+  variables.set(rt, "messages", message_values(rt, messages));
+  variables.set(rt, "add_generation_prompt", input.add_generation_prompt);
   return to_segments(jinja::render(body, rt, variables));
 }
 
@@ -284,7 +284,7 @@ class Prober {
 };
 
 std::unique_ptr<const jinja::Template> parse_checked(const std::string& source) {
-  constexpr size_t kMaxSource = 4u << 20;
+  constexpr size_t kMaxSource = 1u << 20;
   if (source.size() > kMaxSource) refuse("chat template: {} bytes are more than {}", source.size(), kMaxSource);
   if (!is_valid_utf8(source)) refuse("chat template: the text is not UTF-8");
   return std::make_unique<const jinja::Template>(jinja::parse(source));

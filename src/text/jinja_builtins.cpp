@@ -131,6 +131,7 @@ Value is_even(Runtime& rt, const Value& self, Arguments) { return equal(rt, modu
 /// True when the text has letters and all of them have this case.
 Value has_case(Runtime& rt, const Value& self, Case wanted) {
   const Text& s = *to_text(rt, self);
+  rt.scan_text(3 * s.size());
   const bool has_letters = change_case(s, Case::upper).str() != change_case(s, Case::lower).str();
   return has_letters && change_case(s, wanted).str() == s.str();
 }
@@ -185,7 +186,7 @@ Value make_namespace(Runtime& rt, const Value&, Arguments a) {
   for (const Value& source : a) {
     const Dict* dict = as<Dict>(source);
     if (!dict) rt.fail("namespace() wants names or a dict, got a value of type {}", type_name(source));
-    for (const auto& [name, value] : dict->entries) scope.set(expect_text(rt, name).str(), value);
+    for (const auto& [name, value] : dict->entries) scope.set(rt, expect_text(rt, name).str(), value);
   }
   return rt.keep(std::move(scope));
 }

@@ -94,7 +94,7 @@ Value unique_filter(Runtime& rt, const Value& self, Arguments a) {
   for (const Value& v : elements(rt, self)) {
     const Value key = sort_key(rt, v, a[1], is_true(a[0]));
     const bool seen = std::any_of(keys.begin(), keys.end(), [&](const Value& k) { return equal(rt, k, key); });
-    rt.step(keys.size() / 8);
+    rt.scan_items(keys.size());
     if (seen) continue;
     keys.push_back(key);
     items.push_back(v);
@@ -265,7 +265,8 @@ Value abs_filter(Runtime& rt, const Value& self, Arguments) {
 }
 
 /// The number in a string, or Undefined: an integer in `base`, or a float when `base` is 0.
-Value parse_number(const std::string& s, int base) {
+Value parse_number(Runtime& rt, const std::string& s, int base) {
+  rt.scan_text(2 * s.size());
   const Span inner = strip(s, Side::both);
   std::string digits = s.substr(inner.begin, inner.end - inner.begin);
   std::erase(digits, '_');
@@ -278,9 +279,9 @@ Value parse_number(const std::string& s, int base) {
   return base ? Value(integer) : Value(floating);
 }
 
-Value float_filter(Runtime&, const Value& self, Arguments a) {
+Value float_filter(Runtime& rt, const Value& self, Arguments a) {
   const Text* text = as_text(self);
-  const Value number = text              ? parse_number(text->str(), 0)
+  const Value number = text              ? parse_number(rt, text->str(), 0)
                        : is_number(self) ? Value(as_float(self))
                                          : Value(Undefined{});
   if (!is_undefined(number)) return number;
@@ -292,8 +293,8 @@ Value int_filter(Runtime& rt, const Value& self, Arguments a) {
   if (const int64_t* i = as_integer(self, storage)) return *i;
   const int64_t base = std::clamp<int64_t>(integer_or(rt, a[1], 10), 2, 36);
   const Text* text = as_text(self);
-  Value number = text ? parse_number(text->str(), static_cast<int>(base)) : self;
-  if (text && is_undefined(number)) number = parse_number(text->str(), 0);
+  Value number = text ? parse_number(rt, text->str(), static_cast<int>(base)) : self;
+  if (text && is_undefined(number)) number = parse_number(rt, text->str(), 0);
   if (std::holds_alternative<int64_t>(number)) return number;
   constexpr double kLimit = 0x1p63;
   const double* d = std::get_if<double>(&number);
@@ -315,7 +316,7 @@ Value round_filter(Runtime& rt, const Value& self, Arguments a) {
   if (!std::isfinite(value)) return value;
   if (precision < 0) return std::nearbyint(value * scale) / scale;
   const std::string digits = fmt::format("{:.{}f}", value, static_cast<int>(precision));
-  return std::get<double>(parse_number(digits, 0));
+  return std::get<double>(parse_number(rt, digits, 0));
 }
 
 constexpr BuiltinRow kFilters[] = {

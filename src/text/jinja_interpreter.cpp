@@ -59,7 +59,7 @@ class Interpreter {
         print(*to_text(rt_, filtered_body(s)));
         break;
       case StatementKind::macro:
-        scope_->set(s.name, make_macro(s));
+        scope_->set(rt_, s.name, make_macro(s));
         break;
       case StatementKind::call_block:
         run_call_block(s);
@@ -97,7 +97,7 @@ class Interpreter {
     Scope* scope = nullptr;
     for (const Value& item : items->items) {
       scope_ = scope = next_scope(scope, closure);
-      scope_->set("loop", loop);
+      scope_->set(rt_, "loop", loop);
       assign(*s.target, item);
       if (run_block(s.body) == Flow::break_) break;
       ++loop->index0;
@@ -152,7 +152,7 @@ class Interpreter {
   /// The body's output after the filters in s.value.
   Value filtered_body(const Statement& s) {
     Scope* scope = rt_.keep(Scope{scope_, {}});
-    scope->set(kBlockText, capture(rt_.keep(Scope{scope_, {}}), s.body));
+    scope->set(rt_, kBlockText, capture(rt_.keep(Scope{scope_, {}}), s.body));
     Scope* const outer = std::exchange(scope_, scope);
     const Value value = eval(*s.value);
     scope_ = outer;
@@ -169,18 +169,17 @@ class Interpreter {
 
   Flow run_with(const Statement& s) {
     Scope* scope = rt_.keep(Scope{scope_, {}});
-    for (const Parameter& p : s.parameters) scope->set(p.name, eval(*p.default_value));
+    for (const Parameter& p : s.parameters) scope->set(rt_, p.name, eval(*p.default_value));
     return run_block_in(scope, s.body);
   }
 
   void assign(const Expr& target, const Value& value) {
     if (target.kind == ExprKind::name) {
-      scope_->set(target.name, value);
+      scope_->set(rt_, target.name, value);
     } else if (target.kind == ExprKind::attribute) {
       Scope* space = as<Scope>(eval(*target.operands[0]));
       if (!space) rt_.fail("only a namespace() has attributes that can be set");
-      rt_.take(sizeof(Value));
-      space->set(target.name, value);
+      space->set(rt_, target.name, value);
     } else {
       const std::vector<Value> parts = elements(rt_, value);
       if (parts.size() != target.operands.size()) {
@@ -269,14 +268,17 @@ class Interpreter {
   }
 
   Value variable(const std::string& name) {
-    if (const Value* value = scope_->find(name)) return *value;
+    if (const Value* value = scope_->find(rt_, name)) return *value;
     if (const BuiltinRow* row = find_global(name)) return rt_.keep(Function{row, None{}});
     return Undefined{name};
   }
 
   Value eval_dict(const Expr& e) {
     Dict dict;
-    for (size_t i = 0; i < e.operands.size(); i += 2) store(rt_, dict, operand(e, i), operand(e, i + 1));
+    for (size_t i = 0; i < e.operands.size(); i += 2) {
+      const Value key = operand(e, i), value = operand(e, i + 1);
+      store(rt_, dict, key, value);
+    }
     return rt_.keep(std::move(dict));
   }
 
@@ -398,27 +400,28 @@ class Interpreter {
       const auto is_it = [&name = name](const Parameter& p) { return p.name == name; };
       const bool known = std::any_of(definition.parameters.begin(), definition.parameters.end(), is_it);
       if (known || name == "caller") {
-        scope->set(name, value);
+        scope->set(rt_, name, value);
       } else {
         store(rt_, named, rt_.text(name), value);
       }
     }
     for (size_t i = 0; i < n; ++i) bind_parameter(*scope, definition.parameters[i], args, i);
-    scope->set("varargs", rt_.keep(List{std::move(rest), true}));
-    scope->set("kwargs", rt_.keep(std::move(named)));
+    scope->set(rt_, "varargs", rt_.keep(List{std::move(rest), true}));
+    scope->set(rt_, "kwargs", rt_.keep(std::move(named)));
     const Text* text = capture(scope, definition.body);
     scope_ = outer;
     return text;
   }
 
   void bind_parameter(Scope& scope, const Parameter& p, const CallArguments& args, size_t i) {
+    rt_.scan_items(args.named.size());
     const auto named =
         std::find_if(args.named.begin(), args.named.end(), [&](const auto& a) { return a.first == p.name; });
     if (i < args.positional.size()) {
       if (named != args.named.end()) rt_.fail("the argument '{}' is given twice", p.name);
-      scope.set(p.name, args.positional[i]);
+      scope.set(rt_, p.name, args.positional[i]);
     } else if (named == args.named.end()) {
-      scope.set(p.name, p.default_value ? eval(*p.default_value) : Value(Undefined{p.name}));
+      scope.set(rt_, p.name, p.default_value ? eval(*p.default_value) : Value(Undefined{p.name}));
     }
   }
 

@@ -129,7 +129,7 @@ class JsonWriter {
 
   void write_string(const Text& s) {
     rt_.take(s.size() + 2);
-    rt_.step(s.size() / 64);
+    rt_.scan_text(s.size());
     out_.append("\"");
     size_t done = 0;
     size_t span = 0;

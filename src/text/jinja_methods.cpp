@@ -34,7 +34,7 @@ template <Side kSide>
 Value stripped(Runtime& rt, const Value& self, Arguments a) {
   const Text& s = text_of(self);
   const Text* chars = is_undefined(a[0]) || is_none(a[0]) ? nullptr : &expect_text(rt, a[0]);
-  if (chars) rt.step((s.size() / 64 + 1) * (chars->size() / 8 + 1));
+  rt.step((s.size() / 64 + 1) * ((chars ? chars->size() : 0) / 8 + 1));
   return rt.slice(s, strip(s.str(), kSide, chars ? &chars->str() : nullptr));
 }
 
@@ -42,6 +42,7 @@ template <bool kFromRight>
 Value split_parts(Runtime& rt, const Value& self, Arguments a) {
   const Text& s = text_of(self);
   const int64_t max = integer_or(rt, a[1], -1);
+  rt.scan_text(s.size());
   if (is_undefined(a[0]) || is_none(a[0])) return list_of_slices(rt, s, split_space(s.str(), max, kFromRight));
   const Text& separator = expect_text(rt, a[0]);
   if (separator.empty()) rt.fail("split: the separator is empty");
@@ -50,23 +51,23 @@ Value split_parts(Runtime& rt, const Value& self, Arguments a) {
 }
 
 Value splitlines(Runtime& rt, const Value& self, Arguments a) {
+  rt.scan_text(text_of(self).size());
   return list_of_slices(rt, text_of(self), split_lines(text_of(self).str(), is_true(a[0])));
 }
 
-/// True when the text has one of these at its start (or end): a string or a tuple of strings.
+/// True when `s` starts (or ends) with a string, or with one of a list of strings.
 template <bool kAtStart>
-bool has_affix(Runtime& rt, const std::string& s, const Value& affix) {
-  if (const List* several = as<List>(affix)) {
-    return std::any_of(several->items.begin(), several->items.end(), [&](const Value& v) {
-      const std::string& one = expect_text(rt, v).str();
-      return kAtStart ? s.starts_with(one) : s.ends_with(one);
-    });
+Value has_affix(Runtime& rt, const Value& self, Arguments a) {
+  const std::string& s = text_of(self).str();
+  const List* several = as<List>(a[0]);
+  for (const Value& v : several ? several->items : std::vector<Value>{a[0]}) {
+    const std::string& affix = expect_text(rt, v).str();
+    rt.step();
+    rt.scan_text(affix.size());
+    if (kAtStart ? s.starts_with(affix) : s.ends_with(affix)) return true;
   }
-  const std::string& one = expect_text(rt, affix).str();
-  return kAtStart ? s.starts_with(one) : s.ends_with(one);
+  return false;
 }
-Value startswith(Runtime& rt, const Value& self, Arguments a) { return has_affix<true>(rt, text_of(self).str(), a[0]); }
-Value endswith(Runtime& rt, const Value& self, Arguments a) { return has_affix<false>(rt, text_of(self).str(), a[0]); }
 
 Value removeprefix(Runtime& rt, const Value& self, Arguments a) {
   const Text& s = text_of(self);
@@ -106,15 +107,16 @@ Value join_items(Runtime& rt, const Value& self, Arguments a) {
 template <uint8_t kFirst, uint8_t kLast>
 Value all_in(Runtime& rt, const Value& self, Arguments) {
   const std::string& s = text_of(self).str();
-  rt.step(s.size() / 64);
+  rt.scan_text(s.size());
   for (size_t pos = 0; pos < s.size();) {
     const uint8_t category = general_category(next_char(s, pos));
     if (category < kFirst || category > kLast) return false;
   }
   return !s.empty();
 }
-Value isspace(Runtime&, const Value& self, Arguments) {
+Value isspace(Runtime& rt, const Value& self, Arguments) {
   const std::string& s = text_of(self).str();
+  rt.scan_text(s.size());
   return !s.empty() && strip(s, Side::left).begin == s.size();
 }
 Value islower(Runtime& rt, const Value& self, Arguments) { return call_builtin(rt, *find_test("lower"), self, {}); }
@@ -125,7 +127,7 @@ constexpr uint8_t kLu = 1, kLo = 5, kNd = 9;  // general_category's indices
 constexpr BuiltinRow kTextMethods[] = {
     {"capitalize", "", cased<Case::capitalize>},
     {"count", "sub", count_parts},
-    {"endswith", "suffix", endswith},
+    {"endswith", "suffix", has_affix<false>},
     {"find", "sub", find_index<false>},
     {"isalpha", "", all_in<kLu, kLo>},
     {"isdigit", "", all_in<kNd, kNd>},
@@ -143,7 +145,7 @@ constexpr BuiltinRow kTextMethods[] = {
     {"rstrip", "chars", stripped<Side::right>},
     {"split", "sep maxsplit", split_parts<false>},
     {"splitlines", "keepends", splitlines},
-    {"startswith", "prefix", startswith},
+    {"startswith", "prefix", has_affix<true>},
     {"strip", "chars", stripped<Side::both>},
     {"title", "", cased<Case::title>},
     {"upper", "", cased<Case::upper>},
@@ -164,7 +166,7 @@ Value list_pop(Runtime& rt, const Value& self, Arguments a) {
   const int64_t given = integer_or(rt, a[0], -1), index = given < 0 ? given + n : given;
   if (as<List>(self)->is_tuple) rt.fail("a tuple can't be changed");
   if (index < 0 || index >= n) rt.fail("pop: the list has {} items, index {} is outside", n, given);
-  rt.step(items.size() / 8);
+  rt.scan_items(items.size());
   const Value taken = items[static_cast<size_t>(index)];
   items.erase(items.begin() + index);
   return taken;
@@ -207,7 +209,7 @@ Value dict_keys(Runtime& rt, const Value& self, Arguments) { return rt.keep(List
 Value dict_values(Runtime& rt, const Value& self, Arguments) {
   List values;
   for (const auto& entry : as<Dict>(self)->entries) values.items.push_back(entry.second);
-  rt.step(values.items.size() / 8);
+  rt.scan_items(values.items.size());
   return rt.keep(std::move(values));
 }
 

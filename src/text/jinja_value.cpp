@@ -9,8 +9,9 @@
 
 namespace onebit::jinja {
 
-const Value* Scope::find(std::string_view name) const {
+const Value* Scope::find(Runtime& rt, std::string_view name) const {
   for (const Scope* scope = this; scope; scope = scope->parent) {
+    rt.scan_items(scope->variables.size());
     for (const auto& [variable, value] : scope->variables) {
       if (variable == name) return &value;
     }
@@ -18,13 +19,15 @@ const Value* Scope::find(std::string_view name) const {
   return nullptr;
 }
 
-void Scope::set(std::string_view name, Value value) {
+void Scope::set(Runtime& rt, std::string_view name, Value value) {
+  rt.scan_items(variables.size());
   for (auto& variable : variables) {
     if (variable.first == name) {
       variable.second = value;
       return;
     }
   }
+  if (variables.size() == variables.capacity()) rt.take((variables.size() + 1) * sizeof(variables[0]));
   variables.emplace_back(name, value);
 }
 
@@ -39,7 +42,9 @@ void Runtime::take(uint64_t bytes) {
 }
 
 void Runtime::fail_with(const std::string& message) const {
-  throw Error(ErrorKind::usage, fmt::format("chat template, line {}: {}", line, message));
+  constexpr int64_t kMaxMessage = 1000;  // characters; a template may say anything
+  const std::string_view shown = std::string_view(message).substr(0, char_position(message, kMaxMessage));
+  throw Error(ErrorKind::usage, fmt::format("chat template, line {}: {}", line, shown));
 }
 
 void Deeper::too_deep() {
@@ -111,7 +116,7 @@ int order_numbers(const Value& a, const Value& b) {
 
 bool equal(Runtime& rt, const Value& a, const Value& b) {
   if (const Text* x = as_text(a), *y = as_text(b); x && y) {
-    rt.step(std::min(x->size(), y->size()) / 64);
+    rt.scan_text(std::min(x->size(), y->size()));
     return x->str() == y->str();
   }
   if (is_number(a) && is_number(b))
@@ -129,7 +134,7 @@ bool equal(Runtime& rt, const Value& a, const Value& b) {
 bool less(Runtime& rt, const Value& a, const Value& b) {
   if (is_number(a) && is_number(b)) return order_numbers(a, b) < 0;
   if (const Text* x = as_text(a), *y = as_text(b); x && y) {
-    rt.step(std::min(x->size(), y->size()) / 64);
+    rt.scan_text(std::min(x->size(), y->size()));
     return x->str() < y->str();  // UTF-8 sorts as its code points do
   }
   const List *x = as<List>(a), *y = as<List>(b);
@@ -280,13 +285,13 @@ std::vector<Value> elements(Runtime& rt, const Value& v) {
   } else if (!is_undefined(v)) {
     rt.fail("a value of type {} can't be iterated over", type_name(v));
   }
-  rt.step(out.size() / 8);
+  rt.scan_items(out.size());
   return out;
 }
 
 int64_t length(Runtime& rt, const Value& v) {
   if (const Text* text = as_text(v)) {
-    rt.step(text->size() / 64);
+    rt.scan_text(text->size());
     return count_chars(text->str());
   }
   if (const List* list = as<List>(v)) return static_cast<int64_t>(list->items.size());
@@ -296,7 +301,7 @@ int64_t length(Runtime& rt, const Value& v) {
 }
 
 Value* lookup(Runtime& rt, Dict& dict, const Value& key) {
-  rt.step(dict.entries.size() / 8);
+  rt.scan_items(dict.entries.size());
   for (auto& entry : dict.entries) {
     if (equal(rt, entry.first, key)) return &entry.second;
   }
@@ -322,7 +327,7 @@ Value item(Runtime& rt, const Value& v, const Value& key) {
     return found ? *found : missing;
   }
   if (const Scope* scope = as<Scope>(v)) {
-    const Value* found = name ? scope->find(name->str()) : nullptr;
+    const Value* found = name ? scope->find(rt, name->str()) : nullptr;
     return found ? *found : missing;
   }
   int64_t storage = 0;

@@ -18,6 +18,7 @@
 
 namespace onebit::jinja {
 
+class Runtime;
 struct List;
 struct Dict;
 struct Scope;
@@ -55,8 +56,8 @@ struct Scope {
   bool is_captured = false;  ///< a macro written inside may still look here after the block ends
 
   /// The variable of this name here or in an enclosing block, or null.
-  const Value* find(std::string_view name) const;
-  void set(std::string_view name, Value value);
+  const Value* find(Runtime& rt, std::string_view name) const;
+  void set(Runtime& rt, std::string_view name, Value value);
 };
 
 /// A macro, or the body of a call block: parameters and body, and the block they were written in.
@@ -82,7 +83,7 @@ struct Function {
 
 /// What one rendering may use.
 struct Limits {
-  uint64_t steps = 20'000'000;    ///< nodes evaluated, elements visited
+  uint64_t steps = 20'000'000;    ///< nodes evaluated, elements visited; a few seconds at most
   uint64_t bytes = 256ull << 20;  ///< memory of all values made
   uint64_t output = 64ull << 20;  ///< bytes of the prompt
   int depth = 500;                ///< nesting of evaluation and of values
@@ -101,8 +102,10 @@ class Runtime {
   Value text(std::string_view s, bool from_input = false) { return keep(Text(s, from_input)); }
   Value slice(const Text& s, Span part) { return keep(s.slice(part.begin, part.end)); }
 
-  /// Counts `n` steps; scans count one for every 64 bytes of text, every 8 elements.
   void step(uint64_t n = 1);
+  /// Counts the steps of a look at so many bytes of text, or elements.
+  void scan_text(uint64_t bytes) { step(bytes / 64); }
+  void scan_items(uint64_t n) { step(n / 8); }
   /// Counts memory before it is made.
   void take(uint64_t bytes);
 
@@ -122,7 +125,6 @@ class Runtime {
   static size_t heap_bytes(const Text& text) { return text.size() + text.input_spans().size() * sizeof(Span); }
   static size_t heap_bytes(const List& list) { return list.items.size() * sizeof(Value); }
   static size_t heap_bytes(const Dict& dict) { return dict.entries.size() * 2 * sizeof(Value); }
-  static size_t heap_bytes(const Scope&) { return 4 * sizeof(std::pair<std::string_view, Value>); }
   template <typename T>
   static size_t heap_bytes(const T&) {
     return 0;

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     jinja::Runtime rt(limits);
     rt.now = [] { return std::tm{}; };
     jinja::Scope variables;
-    for (const auto& [name, value] : kVariables.items()) variables.set(name, jinja::from_json(rt, value, true));
+    for (const auto& [name, value] : kVariables.items()) variables.set(rt, name, jinja::from_json(rt, value, true));
     const jinja::Text prompt = jinja::render(body, rt, variables);
     if (prompt.size() > limits.output) __builtin_trap();
     size_t end = 0;
