@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Renders the conversations of tests/golden/conversations.json with every template of tests/golden/templates by Python's
-jinja2 (3.1), in the way of Hugging Face transformers, and writes tests/golden/chat_templates.json.
+jinja2 (3.1), in the way of Hugging Face transformers, and writes tests/golden/chat_templates.json.xz.
 
 usage: python3 tools/goldens/chat_templates.py            (from the root of the repository; needs `pip install jinja2==3.1.6`)
 
@@ -12,6 +12,7 @@ import copy
 import datetime
 import itertools
 import json
+import lzma
 import pathlib
 
 import jinja2
@@ -136,7 +137,7 @@ def main():
         template = environment().from_string(source)
         goldens[path.stem] = {name: render(template, source, c) for name, c in conversations.items()}
     text = json.dumps(goldens, ensure_ascii=False, indent=0, separators=(",", ":"))
-    (ROOT / "chat_templates.json").write_text(text + "\n")
+    (ROOT / "chat_templates.json.xz").write_bytes(lzma.compress((text + "\n").encode(), preset=9 | lzma.PRESET_EXTREME))
     errors = sum("error" in g for t in goldens.values() for g in t.values())
     print(f"{len(goldens)} templates, {len(conversations)} conversations, {errors} errors, {len(text.encode())} bytes")
 
