@@ -1,6 +1,7 @@
 // All that the floors above may see of a device: it loads weights, owns state memory, compiles plans and runs batches.
-// Running is asynchronous: submit() hands a batch over and returns a ticket; results may be read after wait(). Batches of one
-// device run in the order of submission, so a program may use states that an earlier, unfinished submission writes.
+// Running is asynchronous: submit() hands a batch over and returns a ticket; results may be read after wait(). Batches
+// of one device run in the order of submission, so a program may use states that an earlier, unfinished submission
+// writes.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
 namespace onebit {
 
 struct DeviceInfo {
-  std::string name;         // "cpu", "ref", "cuda"
-  std::string description;  // e.g. "AMD EPYC, 2 threads, avx512-vnni"
+  std::string name;          // "cpu", "ref", "cuda"
+  std::string description;   // e.g. "AMD EPYC, 2 threads, avx512-vnni"
   int64_t memory_bytes = 0;  // free memory now
 };
 
@@ -59,14 +60,15 @@ class Backend {
   virtual void load(const Weight& weight) = 0;
   virtual bool keeps_file_bytes(const Weight& weight) const = 0;
   virtual std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) = 0;
-  /// Every weight of the plan must have been loaded; each of its states must belong to one of `pools`, and all its caches
-  /// to the same one (a batch lists pages of that pool). The plan is copied; the pools must outlive the program.
-  virtual std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits) = 0;
+  /// Every weight of the plan must have been loaded; each of its states must belong to one of `pools`, and all its
+  /// caches to the same one (a batch lists pages of that pool). The plan is copied; the pools must outlive the program.
+  virtual std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
+                                           const PlanLimits& limits) = 0;
 };
 
 struct BackendOptions {
-  int n_threads = 0;      // 0: the cores this process may use
-  std::string isa;        // cpu: "" picks the best; "avx512", "avx2", "portable"
+  int n_threads = 0;  // 0: the cores this process may use
+  std::string isa;    // cpu: "" picks the best; "avx512", "avx2", "portable"
 };
 
 /// Makes the named device: "auto", "cpu", "ref", or one whose support is compiled in ("cuda", "vulkan", "rocm").
