@@ -5,6 +5,7 @@ import signal
 import struct
 import subprocess
 import time
+from pathlib import Path
 
 
 def document(done):
@@ -173,6 +174,14 @@ def test_quantize_types(bit, files, tmp_path):
         assert kind in types
 
 
+def catches(process, number):
+    """Whether the process has a handler for this signal by now."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) & 1 << (number - 1))
+    return False
+
+
 def test_quantize_ended_by_a_signal_leaves_nothing(binary, tmp_path):
     tokens = 1 << 20
     name = b"blk.0.ffn_up.weight"
@@ -188,7 +197,9 @@ def test_quantize_ended_by_a_signal_leaves_nothing(binary, tmp_path):
     out = tmp_path / "out" / "big-q4.gguf"
     out.parent.mkdir()
     process = subprocess.Popen([binary, "quantize", big, out, "-t", "1"], stderr=subprocess.PIPE)
-    time.sleep(0.3)
+    while not catches(process, signal.SIGINT):
+        assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 1, error
