@@ -240,7 +240,7 @@ void CpuProgram::copy_out(int index, int64_t row, std::span<T> to, Dtype type) c
   const auto size = static_cast<int64_t>(to.size());
   CHECK(info.type == type && row >= 0 && size % info.width == 0 && row + size / info.width <= n_row);
   const uint8_t* from = values_.data() + placement_.offset[static_cast<size_t>(value.id)] + row * info.width * 4;
-  std::memcpy(to.data(), from, to.size_bytes());
+  if (!to.empty()) std::memcpy(to.data(), from, to.size_bytes());
 }
 
 void CpuProgram::read(int index, int64_t row, std::span<float> to) { copy_out(index, row, to, Dtype::f32); }

@@ -1,0 +1,170 @@
+// What the CPU backend promises beyond right results: no allocation while it runs, weights held once and in the stated
+// size, rows that can be read back from strips, results that don't depend on the number of threads, and barriers where
+// steps meet.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "backend/cpu/dispatch.h"
+#include "backend/cpu/schedule.h"
+#include "backend/cpu/step.h"
+#include "gguf/blocks.h"
+#include "op_cases.h"
+#include "support/expect_error.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+
+// Counts what the whole program allocates. Not inlined, or GCC takes malloc and delete for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace onebit::test {
+namespace {
+
+std::unique_ptr<Backend> cpu(int n_threads, const std::string& isa = "") {
+  return make_backend("cpu", {.n_threads = n_threads, .isa = isa});
+}
+
+/// Runs a batch and returns how often it allocated.
+int64_t allocations_of(Program& program, const Batch& batch) {
+  const int64_t before = allocations;
+  program.wait(program.submit(batch));
+  return allocations - before;
+}
+
+TEST(Cpu, RunsWithoutAllocating) {
+  const auto backend = cpu(2);
+  for (const OpCase& op_case : all_op_cases()) {
+    const std::unique_ptr<OpRig> rig = op_case.build();
+    for (const TestWeight& weight : rig->weights()) backend->load(weight.weight);
+    std::vector<const State*> states;
+    for (const State& state : rig->states()) states.push_back(&state);
+    const auto pool = backend->make_states(states, rig->sizes);
+    StatePool* const pools[] = {pool.get()};
+    const auto program = backend->compile(rig->plan, pools, rig->limits);
+    for (const TestBatch& made : rig->batches) {
+      if (made.before) made.before(*pool);
+      std::vector<Sequence> sequences = made.sequences;
+      for (size_t s = 0; s < sequences.size(); ++s) {
+        if (s > 0) sequences[s].row = sequences[s - 1].row + sequences[s - 1].n_tok;
+        if (s < made.pages.size()) sequences[s].pages = made.pages[s];
+      }
+      EXPECT_EQ(allocations_of(*program, {made.tokens, sequences, made.outputs, made.source_rows, made.taps}), 0)
+          << op_case.name;
+    }
+  }
+}
+
+TEST(Cpu, IntegerProductsDoNotDependOnTheNumberOfThreads) {
+  for (const OpCase& op_case : all_op_cases()) {
+    if (op_case.name.find("matmul") == std::string::npos) continue;
+    const std::unique_ptr<OpRig> rig = op_case.build();
+    const std::vector<Result> one = run_rig(*rig, *cpu(1)), three = run_rig(*rig, *cpu(3));
+    for (size_t i = 0; i < one.size(); ++i) ASSERT_EQ(one[i].values, three[i].values) << op_case.name;
+  }
+}
+
+TEST(Cpu, RowsReadBackFromStripsAreThoseOfTheFile) {
+  ThreadPool threads(2);
+  Rng rng(5);
+  for (const char* isa : {"portable", "avx2", "avx512"}) {
+    const cpu::Kernels* kernels = nullptr;
+    try {
+      kernels = &cpu::choose_kernels(isa);
+    } catch (const Error&) {
+      continue;  // not for this machine
+    }
+    cpu::WeightStore store(*kernels, threads);
+    for (const BlockType type :
+         {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::q4_0, BlockType::q4_1, BlockType::q5_0,
+          BlockType::q5_1, BlockType::q8_0, BlockType::q2_k, BlockType::q3_k, BlockType::q4_k, BlockType::q5_k,
+          BlockType::q6_k, BlockType::iq4_nl, BlockType::iq4_xs, BlockType::mxfp4}) {
+      TestWeight made;
+      set_random(made, rng, "table", type, {2, 37, 512});
+      store.load(made.weight);
+      std::vector<float> expected(512), actual(512);
+      for (int64_t row = 0; row < 2 * 37; ++row) {
+        decode_row(type, made.weight.data.data() + row * row_bytes(type, 512), expected.data(), 512);
+        cpu::gather_row(*kernels, store.get(made.weight), row, actual.data());
+        ASSERT_EQ(actual, expected) << isa << " " << type_name(type) << " row " << row;
+      }
+    }
+  }
+}
+
+TEST(Cpu, WeightsTakeAboutTheirFileSize) {
+  const auto backend = cpu(1);
+  Rng rng(6);
+  for (const BlockType type : {BlockType::f32, BlockType::bf16, BlockType::q4_0, BlockType::q8_0, BlockType::q2_k,
+                               BlockType::q3_k, BlockType::q4_k, BlockType::q5_k, BlockType::q6_k, BlockType::mxfp4}) {
+    TestWeight made;
+    set_random(made, rng, "weight", type, {48, 512});
+    const double file = static_cast<double>(made.weight.data.size());
+    EXPECT_GE(static_cast<double>(backend->weight_bytes(made.weight)), file) << type_name(type);
+    EXPECT_LE(static_cast<double>(backend->weight_bytes(made.weight)), 1.04 * file) << type_name(type);
+    EXPECT_FALSE(backend->keeps_file_bytes(made.weight));
+    made.weight.gather_only = true;
+    EXPECT_EQ(backend->weight_bytes(made.weight), 0);
+    EXPECT_TRUE(backend->keeps_file_bytes(made.weight));
+  }
+}
+
+TEST(Cpu, NamesTheInstructionSetsThatItKnows) {
+  expect_error(ErrorKind::usage, {"sse9", "avx512", "avx2", "portable"}, [] { cpu(1, "sse9"); });
+  EXPECT_NE(cpu(1, "portable")->info().description.find("portable"), std::string::npos);
+}
+
+TEST(CpuShare, CoversEverythingOnceInWholeUnits) {
+  for (const int64_t n : {0, 1, 2, 15, 16, 17, 100, 1000}) {
+    for (const int parts : {1, 2, 3, 7}) {
+      for (const int64_t unit : {1, 16}) {
+        int64_t end = 0;
+        for (int i = 0; i < parts; ++i) {
+          const cpu::Range range = cpu::share(n, unit, i, parts);
+          EXPECT_EQ(range.begin, end);
+          EXPECT_TRUE(range.end % unit == 0 || range.end == n);
+          end = range.end;
+        }
+        EXPECT_EQ(end, n);
+      }
+    }
+  }
+  EXPECT_EQ(cpu::share(1, 1, 0, 2).size(), 1);
+}
+
+// Three pieces of memory: a and b of the same row size, and c of another.
+constexpr cpu::Touch read_of(uintptr_t begin, int64_t row = 64) { return {begin, begin + 640, false, row}; }
+constexpr cpu::Touch write_of(uintptr_t begin, int64_t row = 64) { return {begin, begin + 640, true, row}; }
+
+TEST(CpuBarriers, StandWhereStepsMeetOnOtherRows) {
+  const cpu::StepAccess norm{true, false, {read_of(0), write_of(1000)}};
+  const cpu::StepAccess quantise{true, false, {read_of(1000), write_of(2000, 0)}};
+  const cpu::StepAccess matmul_q{false, false, {read_of(2000, 0), write_of(3000)}};
+  const cpu::StepAccess matmul_k{false, false, {read_of(2000, 0), write_of(4000)}};
+  const cpu::StepAccess rope{true, false, {read_of(3000), write_of(3000)}};
+  EXPECT_EQ(cpu::place_barriers({norm, quantise, matmul_q, matmul_k, rope}, false),
+            (std::vector<bool>{true, false, true, false, true}));
+}
+
+TEST(CpuBarriers, GuardMemoryThatIsUsedAgain) {
+  // The second step writes where the first still reads, in rows of another size: another thread's rows may lie there.
+  const cpu::StepAccess first{true, false, {read_of(0, 64), write_of(1000)}};
+  const cpu::StepAccess second{true, false, {read_of(1000), write_of(0, 128)}};
+  EXPECT_EQ(cpu::place_barriers({first, second}, false), (std::vector<bool>{true, true}));
+  EXPECT_EQ(cpu::place_barriers({first, second}, true), (std::vector<bool>{true, false}));
+  // Rows of tokens and rows of outputs are divided differently.
+  const cpu::StepAccess outputs{true, true, {read_of(1000), write_of(2000)}};
+  EXPECT_EQ(cpu::place_barriers({first, outputs}, false), (std::vector<bool>{true, true}));
+}
+
+}  // namespace
+}  // namespace onebit::test
