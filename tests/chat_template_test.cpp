@@ -1,6 +1,5 @@
 // Chat templates against Python's jinja2: 43 public templates over the conversations of tests/golden/conversations.json
 // (made by tools/goldens/chat_templates.py), and the rules of reshaping, segments and limits.
-#include "support/golden_text.h"
 #include "text/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "support/golden_text.h"
 
 namespace onebit {
 namespace {
@@ -57,7 +57,7 @@ class PublicTemplate : public testing::TestWithParam<std::string> {};
 
 TEST_P(PublicTemplate, RendersAsJinja2Does) {
   static const Json conversations = Json::parse(read_golden("conversations.json"));
-  static const Json goldens = Json::parse(read_xz(ONEBIT_SOURCE_DIR "/tests/golden/chat_templates.json.xz"));
+  static const Json goldens = Json::parse(test::read_xz(ONEBIT_SOURCE_DIR "/tests/golden/chat_templates.json.xz"));
   const ChatTemplate chat(read_golden("templates/" + GetParam() + ".jinja"));
   for (const auto& [name, golden] : goldens.at(GetParam()).items()) {
     SCOPED_TRACE(name);
