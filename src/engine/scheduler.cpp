@@ -37,6 +37,7 @@ struct Scheduler::Impl {
   void compose();
   void add_answer(Generation& generation);
   void add_prompt(Generation& generation);
+  bool wants_taps() const;
   void conclude();
   void conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row);
   void retire();
@@ -97,11 +98,10 @@ bool Scheduler::Impl::step() {
     draft();
     compose();
     if (!sequences.empty()) {
-      engine.run_target(
-          {.tokens = tokens, .sequences = sequences, .outputs = outputs, .taps = engine.drafter() != nullptr});
+      engine.run_target({.tokens = tokens, .sequences = sequences, .outputs = outputs, .taps = wants_taps()});
       conclude();
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     fail_all(error.what());
   }
   const bool worked = !sequences.empty();
@@ -215,6 +215,15 @@ void Scheduler::Impl::add_prompt(Generation& generation) {
   out_rows.push_back(static_cast<int64_t>(outputs.size()));
   tokens.insert(tokens.end(), left.begin(), left.begin() + n_tok);
   if (n_tok == static_cast<int32_t>(left.size())) outputs.push_back(row + n_tok - 1);
+}
+
+/// Whether any row of the batch is one that the drafter will still see.
+bool Scheduler::Impl::wants_taps() const {
+  if (!engine.drafter()) return false;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (sequences[i].pos + sequences[i].n_tok > members[i]->session().draft_begin()) return true;
+  }
+  return false;
 }
 
 void Scheduler::Impl::conclude() {
