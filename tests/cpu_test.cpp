@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <numeric>
 
 #include "backend/cpu/dispatch.h"
 #include "backend/cpu/schedule.h"
 #include "backend/cpu/step.h"
+#include "backend/ref/ref.h"
 #include "gguf/blocks.h"
 #include "op_cases.h"
 #include "support/expect_error.h"
@@ -71,6 +73,78 @@ TEST(Cpu, IntegerProductsDoNotDependOnTheNumberOfThreads) {
     const std::vector<Result> one = run_rig(*rig, *cpu(1)), three = run_rig(*rig, *cpu(3));
     for (size_t i = 0; i < one.size(); ++i) ASSERT_EQ(one[i].values, three[i].values) << op_case.name;
   }
+}
+
+/// A plan of everything that generated tokens go through, after a prompt of `kPrompt` positions.
+constexpr int32_t kPrompt = 2100, kDraft = 9;
+
+/// How far sums over thousands of positions may stray from ref; the cases of op_cases.h hold each op closely.
+const Bound kLong{Tolerance::reduction, 1e5};
+
+std::unique_ptr<OpRig> generation_rig() {
+  auto rig = std::make_unique<OpRig>("generation", 64, 11);
+  rig->limits = {kPrompt, kPrompt};
+  rig->sizes = {.n_pages = (kPrompt + kDraft) / kPageTokens + 1, .n_slots = 1, .n_tape = kDraft};
+  Plan& plan = rig->plan;
+  const Value q = rig->feed(4 * 32), k = rig->feed(2 * 32), v = rig->feed(2 * 32);
+  const State& cache = rig->state({"cache", KvState{.n_head_kv = 2, .d_head = 32}});
+  plan.kv_store(k, v, cache);
+  rig->check("attention", plan.attention(q, cache, {.n_head = 4, .n_head_kv = 2, .d_head = 32, .scale = 0.2f}), kLong);
+  const State& net = rig->state({"net", DeltaNetState{.n_channel = 128, .n_v_head = 4, .d_k = 16, .d_v = 16}});
+  rig->check("delta_net",
+             plan.delta_net(rig->feed(128), rig->feed(4), rig->feed(4), rig->random_floats({128, 4}),
+                            rig->floats({4}, {-0.1f, -0.2f, -0.5f, -1}), rig->random_floats({4}), net,
+                            {.n_k_head = 2, .n_v_head = 4, .d_k = 16, .d_v = 16}),
+             kLong);
+  const Value x = rig->feed(256);
+  rig->check("f32", plan.matmul(x, rig->random_floats({70, 256})), kLong);
+  for (const BlockType type : {BlockType::q4_0, BlockType::q8_0, BlockType::q4_k, BlockType::q6_k}) {
+    rig->check(type_name(type), plan.matmul(plan.quantize(x, false, false), rig->random_weight(type, {70, 256})),
+               kLong);
+  }
+  TestBatch prompt = prompt_batch(kPrompt);
+  for (int32_t& token : prompt.tokens) token %= 64;
+  TestBatch verify;
+  verify.sequences = {{.n_tok = kDraft, .pos = kPrompt, .phase = Phase::verify}};
+  for (int32_t i = 0; i < kDraft; ++i) verify.tokens.push_back(i);
+  rig->batches = {prompt, verify};
+  for (int32_t i = 0; i < kDraft; ++i) {
+    TestBatch decode;
+    decode.tokens = {i};
+    decode.sequences = {{.n_tok = 1, .pos = kPrompt + i, .phase = Phase::decode}};
+    rig->batches.push_back(decode);
+  }
+  std::vector<int32_t> pages(static_cast<size_t>(rig->sizes.n_pages));
+  std::iota(pages.begin(), pages.end(), 0);
+  for (TestBatch& batch : rig->batches) batch.pages = {pages};
+  rig->finish();
+  return rig;
+}
+
+// What makes a text independent of drafting, and of who else is served.
+TEST(Cpu, GeneratedRowsAreTheSameAloneOrTogether) {
+  const std::unique_ptr<OpRig> rig = generation_rig();
+  const size_t n_output = rig->plan.outputs().size();
+  std::vector<std::vector<Result>> runs;
+  for (const int n_threads : {1, 3}) {
+    const std::vector<Result>& run = runs.emplace_back(run_rig(*rig, *cpu(n_threads)));
+    for (size_t output = 0; output < n_output; ++output) {
+      const Result& together = run[n_output + output];
+      for (size_t i = 0; i < kDraft; ++i) {
+        const Result& alone = run[(2 + i) * n_output + output];
+        const auto begin = together.values.begin() + static_cast<int64_t>(i) * together.width;
+        ASSERT_EQ(alone.values, std::vector<float>(begin, begin + together.width))
+            << n_threads << " threads, row " << i << ", " << alone.where;
+      }
+    }
+  }
+  for (size_t i = n_output; i < runs[0].size(); ++i)
+    ASSERT_EQ(runs[0][i].values, runs[1][i].values) << runs[0][i].where;
+}
+
+TEST(Cpu, LongContextsAgreeWithRef) {
+  const std::unique_ptr<OpRig> rig = generation_rig();
+  EXPECT_EQ(compare_results(*rig, run_rig(*rig, *make_ref_backend()), run_rig(*rig, *cpu(3))), "");
 }
 
 TEST(Cpu, RowsReadBackFromStripsAreThoseOfTheFile) {

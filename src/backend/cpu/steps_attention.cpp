@@ -3,8 +3,12 @@
 // Work is cut into pieces of (sequence, key head, block of rows): all query heads that share the key head and some tens
 // of rows are stacked into one matrix of queries, so that a page of keys and values is read once for all of them. A
 // piece walks the pages with a running maximum and sum per query (online softmax), one page of 64 positions at a time:
-// scores = Q K^T, probabilities, then O += P V, both products by the gemm kernels. When there are fewer pieces than
-// threads can share (decoding with few key heads), the pages are split as well and partial results are merged.
+// scores = Q K^T, probabilities, then O += P V, both products by the gemm kernels.
+//
+// Pages are taken in segments of 1024 positions whose results are merged in order. Segments are what threads share when
+// there are fewer pieces than threads could use (decoding with few key heads). They are there even when they are not
+// shared, so that a row's result is the same to the last bit whatever else is in the batch: decoded or verified alone,
+// among other rows, on any number of threads.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,9 +19,10 @@
 namespace onebit::cpu {
 namespace {
 
-constexpr int64_t kQueries = 96;       // queries stacked in a piece, at least those of one row
-constexpr int64_t kWidenFrom = 13;     // from so many queries on, a page is widened to f32 once instead of per tile
-constexpr int64_t kMinSplitPages = 4;  // pages that are worth a thread of their own
+constexpr int64_t kQueries = 96;         // queries stacked in a piece, at least those of one row
+constexpr int64_t kWidenFrom = 13;       // from so many queries on, a page is widened to f32 once instead of per tile
+constexpr int64_t kSegmentPages = 16;    // pages of a segment, counted from the sequence's start
+constexpr int64_t kSharedSegments = 64;  // results of segments that are kept for merging, times the number of threads
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 int64_t rows_per_piece(const AttentionParams& params) {
@@ -27,37 +32,62 @@ int64_t queries_per_piece(const AttentionParams& params) {
   return rows_per_piece(params) * (params.n_head / params.n_head_kv);
 }
 
-/// A thread's scratch.
-struct Buffers {
-  float *q, *o;          // [queries, d_head]
-  float *peak, *sum;     // [queries]
-  float* scores;         // [queries, kPageTokens]
-  float *keys, *values;  // one page in f32: [d_head, kPageTokens], [kPageTokens, d_head]
+/// Softmax attention of some queries over some positions, not yet divided by the sums.
+struct Sums {
+  float* o = nullptr;                     // [queries, d_head]
+  float *peak = nullptr, *sum = nullptr;  // [queries]: largest score, sum of exp(score - peak)
 
-  static int64_t floats(const AttentionParams& params) {
+  static int64_t floats(const AttentionParams& params) { return queries_per_piece(params) * (params.d_head + 2); }
+  Sums(const AttentionParams& params, float* memory) {
     const int64_t n = queries_per_piece(params);
-    return 2 * n * params.d_head + 2 * n + n * kPageTokens + 2 * kPageTokens * params.d_head + 64;
-  }
-  Buffers(const AttentionParams& params, float* memory) {
-    const int64_t n = queries_per_piece(params), page = kPageTokens * params.d_head;
-    keys = memory;
-    values = keys + page;
-    scores = values + page;
-    q = scores + n * kPageTokens;
-    o = q + n * params.d_head;
+    o = memory;
     peak = o + n * params.d_head;
     sum = peak + n;
   }
 };
 
-/// Query rows of one sequence (rows of the value q: token rows or output rows) with one key head, over some cached
-/// pages and, when `block` is set, the sequence's own rows.
+/// A thread's scratch.
+struct Buffers {
+  float *keys, *values;  // one page in f32: [d_head, kPageTokens], [kPageTokens, d_head]
+  float* scores;         // [queries, kPageTokens]
+  float* q;              // [queries, d_head]
+  Sums segment, total;
+
+  static int64_t floats(const AttentionParams& params) {
+    return (2 * kPageTokens + queries_per_piece(params)) * params.d_head + queries_per_piece(params) * kPageTokens +
+           2 * Sums::floats(params);
+  }
+  Buffers(const AttentionParams& params, float* memory)
+      : keys(memory),
+        values(keys + kPageTokens * params.d_head),
+        scores(values + kPageTokens * params.d_head),
+        q(scores + queries_per_piece(params) * kPageTokens),
+        segment(params, q + queries_per_piece(params) * params.d_head),
+        total(params, segment.o + Sums::floats(params)) {}
+};
+
+/// Query rows of one sequence (rows of the value q: token rows or output rows) with one key head.
 struct Piece {
   const Sequence* sequence = nullptr;
   int64_t head_kv = 0;
   Range rows;
-  Range pages;
-  bool block = false;
+  Range pages;         // cached pages that some of the rows see
+  bool block = false;  // and the sequence's own rows
+
+  /// Segments that hold the pages, and one more for the block.
+  int64_t n_segment() const {
+    const Range segments = cached_segments();
+    return segments.size() + (block ? 1 : 0);
+  }
+  Range cached_segments() const {
+    if (pages.size() == 0) return {};
+    return {pages.begin / kSegmentPages, (pages.end - 1) / kSegmentPages + 1};
+  }
+  /// The pages of the i-th segment; none for the block's.
+  Range segment_pages(int64_t i) const {
+    const int64_t first = (cached_segments().begin + i) * kSegmentPages;
+    return {std::max(pages.begin, first), std::min(pages.end, first + kSegmentPages)};
+  }
 };
 
 /// The position of a query row.
@@ -83,13 +113,14 @@ class Attention {
         group_(params_.n_head / params_.n_head_kv),
         buffers_(params_, worker.scratch<float>()) {}
 
-  /// Leaves unnormalised outputs, maxima and sums of the piece's queries in the buffers.
-  void compute(const Piece& piece);
-  /// Writes o / sum to the output rows.
+  /// Takes the piece's queries; nothing has been seen yet.
+  void begin(const Piece& piece);
+  /// Sums over one segment, left in the buffers.
+  const Sums& segment(const Piece& piece, int64_t i);
+  /// Adds a segment's sums to the total.
+  void merge(const Piece& piece, const Sums& sums);
+  /// Writes the total, divided by its sums, to the output rows.
   void finish(const Piece& piece);
-  /// Stores the buffers' results, or adds stored ones to the buffers.
-  void save(const Piece& piece, float* partial) const;
-  void merge(const Piece& piece, const float* partial);
 
   int64_t n_query(const Piece& piece) const { return piece.rows.size() * group_; }
 
@@ -97,7 +128,7 @@ class Attention {
   bool with_block() const { return step_.op == Op::block_attention; }
   /// Positions [begin, end) that a query row of the sequence sees.
   Range visible(const Sequence& sequence, int64_t row) const;
-  void load_queries(const Piece& piece);
+  void clear(const Piece& piece, const Sums& sums);
   void add_page(const Piece& piece, const Page& page);
   void soften(const Piece& piece, const Page& page);
   void add_cached(const Piece& piece, int64_t page);
@@ -123,21 +154,26 @@ Range Attention::visible(const Sequence& sequence, int64_t row) const {
   return seen;
 }
 
-void Attention::load_queries(const Piece& piece) {
-  const int64_t d = params_.d_head, width = group_ * d;  // the heads of a group are neighbours
+void Attention::clear(const Piece& piece, const Sums& sums) {
+  const int64_t n = n_query(piece);
+  std::fill_n(sums.o, n * params_.d_head, 0.0f);
+  std::fill_n(sums.peak, n, kNothing);
+  std::fill_n(sums.sum, n, 0.0f);
+}
+
+void Attention::begin(const Piece& piece) {
+  const int64_t width = group_ * params_.d_head;  // the heads of a group are neighbours
   for (int64_t r = 0; r < piece.rows.size(); ++r) {
     const float* q = step_.in[0].f32(piece.rows.begin + r) + piece.head_kv * width;
     kernels_.scale(q, params_.scale, width, buffers_.q + r * width);
   }
-  const int64_t n = n_query(piece);
-  std::fill_n(buffers_.o, n * d, 0.0f);
-  std::fill_n(buffers_.peak, n, kNothing);
-  std::fill_n(buffers_.sum, n, 0.0f);
+  clear(piece, buffers_.total);
 }
 
 /// Scores of a page -> probabilities against the running maximum; earlier outputs and sums are rescaled to it.
 void Attention::soften(const Piece& piece, const Page& page) {
   const int64_t d = params_.d_head;
+  const Sums& sums = buffers_.segment;
   for (int64_t i = 0; i < n_query(piece); ++i) {
     const Range seen = visible(*piece.sequence, piece.rows.begin + i / group_);
     const int64_t begin = std::clamp<int64_t>(seen.begin - page.pos, 0, page.n);
@@ -145,15 +181,15 @@ void Attention::soften(const Piece& piece, const Page& page) {
     float* scores = buffers_.scores + i * kPageTokens;
     std::fill_n(scores, begin, 0.0f);
     std::fill_n(scores + end, page.n - end, 0.0f);
-    const float peak = std::max(buffers_.peak[i], kernels_.max(scores + begin, end - begin));
+    const float peak = std::max(sums.peak[i], kernels_.max(scores + begin, end - begin));
     if (peak == kNothing) {  // nothing seen so far
       std::fill_n(scores, page.n, 0.0f);
       continue;
     }
-    const float fade = std::exp(buffers_.peak[i] - peak);
-    if (fade != 1) kernels_.scale(buffers_.o + i * d, fade, d, buffers_.o + i * d);
-    buffers_.sum[i] = buffers_.sum[i] * fade + kernels_.exp_sum(scores + begin, peak, end - begin, scores + begin);
-    buffers_.peak[i] = peak;
+    const float fade = std::exp(sums.peak[i] - peak);
+    if (fade != 1) kernels_.scale(sums.o + i * d, fade, d, sums.o + i * d);
+    sums.sum[i] = sums.sum[i] * fade + kernels_.exp_sum(scores + begin, peak, end - begin, scores + begin);
+    sums.peak[i] = peak;
   }
 }
 
@@ -173,7 +209,7 @@ void Attention::add_page(const Piece& piece, const Page& page) {
   const int64_t n = n_query(piece), d = params_.d_head;
   gemm(buffers_.q, d, 1, page.keys, kPageTokens, buffers_.scores, kPageTokens, n, page.n, d, false);
   soften(piece, page);
-  gemm(buffers_.scores, kPageTokens, 1, page.values, page.value_row, buffers_.o, d, n, d, page.n, true);
+  gemm(buffers_.scores, kPageTokens, 1, page.values, page.value_row, buffers_.segment.o, d, n, d, page.n, true);
 }
 
 void Attention::add_cached(const Piece& piece, int64_t page) {
@@ -199,56 +235,55 @@ void Attention::add_own_rows(const Piece& piece) {
   }
 }
 
-void Attention::compute(const Piece& piece) {
-  load_queries(piece);
-  for (int64_t page = piece.pages.begin; page < piece.pages.end; ++page) add_cached(piece, page);
-  if (piece.block) add_own_rows(piece);
+const Sums& Attention::segment(const Piece& piece, int64_t i) {
+  clear(piece, buffers_.segment);
+  if (i < piece.cached_segments().size()) {
+    const Range pages = piece.segment_pages(i);
+    for (int64_t page = pages.begin; page < pages.end; ++page) add_cached(piece, page);
+  } else {
+    add_own_rows(piece);
+  }
+  return buffers_.segment;
+}
+
+void Attention::merge(const Piece& piece, const Sums& sums) {
+  const int64_t d = params_.d_head;
+  const Sums& total = buffers_.total;
+  for (int64_t i = 0; i < n_query(piece); ++i) {
+    const float peak = std::max(total.peak[i], sums.peak[i]);
+    if (sums.peak[i] == kNothing) continue;
+    const float mine = std::exp(total.peak[i] - peak), theirs = std::exp(sums.peak[i] - peak);
+    kernels_.scale(total.o + i * d, mine, d, total.o + i * d);
+    kernels_.axpy(theirs, sums.o + i * d, d, total.o + i * d);
+    total.sum[i] = total.sum[i] * mine + sums.sum[i] * theirs;
+    total.peak[i] = peak;
+  }
 }
 
 void Attention::finish(const Piece& piece) {
   const int64_t d = params_.d_head;
   for (int64_t i = 0; i < n_query(piece); ++i) {
     float* y = step_.out[0].f32(piece.rows.begin + i / group_) + (piece.head_kv * group_ + i % group_) * d;
-    kernels_.scale(buffers_.o + i * d, 1 / buffers_.sum[i], d, y);
+    kernels_.scale(buffers_.total.o + i * d, 1 / buffers_.total.sum[i], d, y);
   }
 }
 
-// A partial result: o [queries, d_head], peak [queries], sum [queries].
-void Attention::save(const Piece& piece, float* partial) const {
-  const int64_t n = n_query(piece), d = params_.d_head;
-  std::copy_n(buffers_.o, n * d, partial);
-  std::copy_n(buffers_.peak, n, partial + n * d);
-  std::copy_n(buffers_.sum, n, partial + n * d + n);
-}
-
-void Attention::merge(const Piece& piece, const float* partial) {
-  const int64_t n = n_query(piece), d = params_.d_head;
-  const float *peaks = partial + n * d, *sums = peaks + n;
-  for (int64_t i = 0; i < n; ++i) {
-    const float peak = std::max(buffers_.peak[i], peaks[i]);
-    if (peak == kNothing) continue;
-    const float mine = std::exp(buffers_.peak[i] - peak), theirs = std::exp(peaks[i] - peak);
-    kernels_.scale(buffers_.o + i * d, mine, d, buffers_.o + i * d);
-    kernels_.axpy(theirs, partial + i * d, d, buffers_.o + i * d);
-    buffers_.sum[i] = buffers_.sum[i] * mine + sums[i] * theirs;
-    buffers_.peak[i] = peak;
-  }
-}
-
-/// The pieces of a batch, numbered; a piece may be split over its pages.
+/// The pieces of a batch, numbered; threads may share their segments.
 class Pieces {
  public:
   Pieces(const CpuStep& step, const Worker& worker)
       : params_(step.as<AttentionParams>()), block_(step.op == Op::block_attention), q_(step.in[0]), worker_(worker) {
     for (const Sequence& sequence : worker.batch().sequences) n_ += n_blocks(query_rows(sequence)) * params_.n_head_kv;
-    const int64_t wanted = 4 * worker.n_thread();
-    n_split_ = worker.n_thread() == 1 || n_ == 0 || n_ >= wanted ? 1 : (wanted + n_ - 1) / n_;
+    if (worker.n_thread() == 1 || n_ >= 4 * worker.n_thread()) return;
+    int64_t most = 1;
+    for (int64_t i = 0; i < n_; ++i) most = std::max(most, piece(i).n_segment());
+    if (n_ * most <= most_shared(worker.n_thread())) n_shared_ = most;
   }
 
   int64_t n() const { return n_; }
-  int64_t n_split() const { return n_split_; }
-  /// Most partial results of any batch.
-  static int64_t most_partials(int n_thread) { return 8 * n_thread; }
+  /// Segments of a piece that threads share, at most (some pieces have fewer); 1: pieces are not shared.
+  int64_t n_shared() const { return n_shared_; }
+  static int64_t most_shared(int n_thread) { return kSharedSegments * n_thread; }
 
   /// Piece i; the last blocks of a sequence come first, because they see most.
   Piece piece(int64_t i) const {
@@ -267,15 +302,6 @@ class Pieces {
       }
       i -= n;
     }
-    return piece;
-  }
-
-  /// Part `part` of n_split() of a piece's pages. Short ranges are not split: all their pages are in part 0.
-  Piece part(Piece piece, int64_t part) const {
-    const int64_t n = std::clamp<int64_t>(piece.pages.size() / kMinSplitPages, 1, n_split_);
-    const Range mine = part < n ? share(piece.pages.size(), 1, static_cast<int>(part), static_cast<int>(n)) : Range{};
-    piece.pages = {piece.pages.begin + mine.begin, piece.pages.begin + mine.end};
-    piece.block = block_ && part == 0;
     return piece;
   }
 
@@ -304,10 +330,8 @@ class Pieces {
   bool block_;
   const Operand& q_;
   const Worker& worker_;
-  int64_t n_ = 0, n_split_ = 1;
+  int64_t n_ = 0, n_shared_ = 1;
 };
-
-int64_t partial_floats(const AttentionParams& params) { return queries_per_piece(params) * (params.d_head + 2); }
 
 /// Writes one head of one row into its page.
 void store_head(const KvMemory& memory, const Kernels& kernels, int64_t cell, int64_t head, const float* k,
@@ -346,34 +370,34 @@ void run_kv_store(const CpuStep& step, Worker& worker) {
 
 Needs needs_attention(const CpuStep& step, const PlanLimits&, int n_thread) {
   const auto& params = step.as<AttentionParams>();
-  return {.thread = Buffers::floats(params) * 4,
-          .shared = Pieces::most_partials(n_thread) * partial_floats(params) * 4};
+  return {.thread = Buffers::floats(params) * 4, .shared = Pieces::most_shared(n_thread) * Sums::floats(params) * 4};
 }
 
 void run_attention(const CpuStep& step, Worker& worker) {
+  const auto& params = step.as<AttentionParams>();
   const Pieces pieces(step, worker);
   Attention attention(step, worker);
-  const int64_t n_split = pieces.n_split(), step_floats = partial_floats(step.as<AttentionParams>());
-  auto* partials = reinterpret_cast<float*>(step.shared);
-  for (int64_t i = step.claims->fetch_add(1); i < pieces.n() * n_split; i = step.claims->fetch_add(1)) {
-    const Piece piece = pieces.piece(i / n_split);
-    attention.compute(n_split == 1 ? piece : pieces.part(piece, i % n_split));
-    if (n_split == 1) {
-      attention.finish(piece);
-    } else {
-      attention.save(piece, partials + i * step_floats);
+  const int64_t n_shared = pieces.n_shared(), n_claim = pieces.n() * n_shared;
+  const auto shared = [&](int64_t i) {
+    return Sums(params, reinterpret_cast<float*>(step.shared) + i * Sums::floats(params));
+  };
+  for (int64_t i = step.claims->fetch_add(1); i < n_claim; i = step.claims->fetch_add(1)) {
+    const Piece piece = pieces.piece(i / n_shared);
+    if (n_shared > 1 && i % n_shared >= piece.n_segment()) continue;
+    attention.begin(piece);
+    if (n_shared > 1) {
+      std::memcpy(shared(i).o, attention.segment(piece, i % n_shared).o, static_cast<size_t>(Sums::floats(params)) * 4);
+      continue;
     }
+    for (int64_t s = 0; s < piece.n_segment(); ++s) attention.merge(piece, attention.segment(piece, s));
+    attention.finish(piece);
   }
-  if (n_split == 1) return;
+  if (n_shared == 1) return;
   worker.barrier();
   for (int64_t i = worker.thread(); i < pieces.n(); i += worker.n_thread()) {
     const Piece piece = pieces.piece(i);
-    Piece nothing = piece;
-    nothing.pages = {};
-    nothing.block = false;
-    attention.compute(nothing);
-    for (int64_t part = 0; part < n_split; ++part)
-      attention.merge(piece, partials + (i * n_split + part) * step_floats);
+    attention.begin(piece);
+    for (int64_t s = 0; s < piece.n_segment(); ++s) attention.merge(piece, shared(i * n_shared + s));
     attention.finish(piece);
   }
 }
