@@ -2,10 +2,10 @@
 //
 // Generated tokens are steps of the recurrence, one row after another, whether they are decoded, verified as drafts
 // (on a trial copy of the state) or accepted from the tape: the same steps in the same order, so a text does not depend
-// on how it was drafted, to the last bit. A step reads the state twice and writes it once, from L1 or L2.
-// Rows of a prompt are chunks of up to 64 in WY form, where the state is read once for all of them and everything is
-// small matrix products. Per value head, with G_i the running sum of log decays g, b_i the rates, q scaled, and S0 the
-// state before the chunk:
+// on how it was drafted, to the last bit. A step reads the state twice and writes it once. The columns of S don't meet,
+// so several steps take 64 columns at a time, which stay in L1 from the first row to the last. Rows of a prompt are
+// chunks of up to 64 in WY form, where the state is read once for all of them and everything is small matrix products.
+// Per value head, with G_i the running sum of log decays g, b_i the rates, q scaled, and S0 the state before the chunk:
 //     A_ij = b_i (k_i . k_j) exp(G_i - G_j)  for j < i
 //     Y = (I + A)^-1 R,  R_i = b_i (v_i - exp(G_i) k_i S0)                      forward substitution, [n, d_v]
 //     o_i = exp(G_i) q_i S0 + sum_{j <= i} (q_i . k_j) exp(G_i - G_j) Y_j
@@ -20,7 +20,8 @@ namespace onebit::cpu {
 namespace {
 
 constexpr int64_t kChunk = 64;
-constexpr int64_t kSolve = 16;  // rows of Y that are solved one by one before the others are updated by a product
+constexpr int64_t kSolve = 16;    // rows of Y that are solved one by one before the others are updated by a product
+constexpr int64_t kColumns = 64;  // of the state at a time: 32 KB at d_k = 128
 constexpr int64_t kMaxTaps = 16;
 
 float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
@@ -35,12 +36,13 @@ struct Buffers {
   float* decays;   // [kChunk, kChunk]: exp(G_i - G_j), j <= i
   float* weights;  // [kChunk, kChunk]: -A, then the factors of Y_j in o_i
   float* faded;    // [kChunk, d_k]: keys times exp(G - G_i)
-  float* trial;    // [d_k, d_v]: a state that must not be kept
+  float* columns;  // [d_k, kColumns]: a part of the state
+  float* trial;    // [d_k, d_v]: a state that must not be kept, between chunks of rows
   float* unused;   // [d_v]
   float g[kChunk], minus_g[kChunk], b[kChunk];
 
   static int64_t floats(const DeltaNetParams& p) {
-    return kChunk * (4 * p.d_k + 4 * kChunk + 3 * p.d_v) + p.d_k * p.d_v + p.d_v + 64;
+    return kChunk * (4 * p.d_k + 4 * kChunk + 3 * p.d_v) + p.d_k * (kColumns + p.d_v) + p.d_v;
   }
   Buffers(const DeltaNetParams& p, float* memory) {
     kq = memory;
@@ -51,7 +53,8 @@ struct Buffers {
     decays = y + kChunk * p.d_v;
     weights = decays + kChunk * kChunk;
     faded = weights + kChunk * kChunk;
-    trial = faded + kChunk * p.d_k;
+    columns = faded + kChunk * p.d_k;
+    trial = columns + p.d_k * kColumns;
     unused = trial + p.d_k * p.d_v;
   }
 };
@@ -92,6 +95,14 @@ struct Chunk {
   float* state;
 };
 
+/// Rows of one value head that are computed step by step: `from` is the state before them; the state after the first
+/// n_keep of them goes to `kept`, the state after all of them to `after` unless that is nullptr.
+struct Steps {
+  int64_t first, n, n_keep;
+  const float* from;
+  float *kept, *after;
+};
+
 /// One key head of one sequence with some of the value heads that it serves.
 class HeadGroup {
  public:
@@ -117,8 +128,10 @@ class HeadGroup {
   void convolve(int64_t row, int64_t channel, int64_t n, float* y) const;
   void load_keys(int64_t first, int64_t n);
   void load_values(int64_t head, int64_t first, int64_t n);
-  void run_steps(int64_t first, int64_t n, bool trial);
-  void step_rows(int64_t head, int64_t first, int64_t n, float* state);
+  void run_steps(int64_t n, int64_t n_keep);
+  void step_rows(int64_t head, const Steps& steps);
+  void step_columns(int64_t head, const Steps& steps, Range columns);
+  void put_columns(Range columns, float* state) const;
   void run_chunks(int64_t first, int64_t n);
   void multiply_keys(int64_t n);
   void run_chunk(int64_t head, const Chunk& chunk);
@@ -170,29 +183,53 @@ void HeadGroup::load_values(int64_t head, int64_t first, int64_t n) {
 
 // --- one row after another -------------------------------------------------------------------------------------------
 
-/// Rows [first, first + n) step by step, on the state or on a copy that is thrown away.
-void HeadGroup::run_steps(int64_t first, int64_t n, bool trial) {
-  if (n <= kChunk) load_keys(first, n);
+/// The first n rows step by step; the state is moved by n_keep of them.
+void HeadGroup::run_steps(int64_t n, int64_t n_keep) {
+  if (n <= kChunk) load_keys(0, n);
   for (int64_t i = value_heads_.begin; i < value_heads_.end; ++i) {
-    const int64_t head = value_head(i);
-    float* state = memory_.matrix(rows_.sequence.slot, head);
-    if (trial) state = std::copy_n(state, memory_.matrix_floats(), buffers_.trial) - memory_.matrix_floats();
+    float* state = memory_.matrix(rows_.sequence.slot, value_head(i));
+    const float* from = state;
     for (int64_t at = 0; at < n; at += kChunk) {
-      const int64_t size = std::min(kChunk, n - at);
-      if (n > kChunk) load_keys(first + at, size);
-      step_rows(head, first + at, size, state);
+      const int64_t size = std::min(kChunk, n - at), keep = std::clamp<int64_t>(n_keep - at, 0, size);
+      float* after = at + size < n && keep < size ? buffers_.trial : nullptr;
+      if (n > kChunk) load_keys(at, size);
+      step_rows(value_head(i), {at, size, keep, from, state, after});
+      from = after ? after : state;
     }
   }
 }
 
 /// Steps of rows whose keys are loaded.
-void HeadGroup::step_rows(int64_t head, int64_t first, int64_t n, float* state) {
+void HeadGroup::step_rows(int64_t head, const Steps& steps) {
   const int64_t d_k = params_.d_k, d_v = params_.d_v;
-  load_values(head, first, n);
+  load_values(head, steps.first, steps.n);
+  if (steps.n == 1 && steps.n_keep == 1 && steps.from == steps.kept) {
+    float* o = steps.first < rows_.n_commit() ? buffers_.unused : rows_.o(steps.first, head, d_v);
+    kernels_.delta_step(steps.kept, d_k, d_v, buffers_.kq + d_k, buffers_.kq, buffers_.y, std::exp(buffers_.g[0]),
+                        buffers_.b[0], o);
+    return;
+  }
+  for (int64_t j = 0; j < d_v; j += kColumns) step_columns(head, steps, {j, std::min(j + kColumns, d_v)});
+}
+
+void HeadGroup::step_columns(int64_t head, const Steps& steps, Range columns) {
+  const int64_t d_k = params_.d_k, d_v = params_.d_v, n = steps.n;
+  for (int64_t i = 0; i < d_k; ++i) {
+    std::copy_n(steps.from + i * d_v + columns.begin, columns.size(), buffers_.columns + i * columns.size());
+  }
   for (int64_t i = 0; i < n; ++i) {
-    float* o = first + i < rows_.n_commit() ? buffers_.unused : rows_.o(first + i, head, d_v);
-    kernels_.delta_step(state, d_k, d_v, buffers_.kq + (n + i) * d_k, buffers_.kq + i * d_k, buffers_.y + i * d_v,
-                        std::exp(buffers_.g[i]), buffers_.b[i], o);
+    const bool wanted = steps.first + i >= rows_.n_commit();
+    kernels_.delta_step(buffers_.columns, d_k, columns.size(), buffers_.kq + (n + i) * d_k, buffers_.kq + i * d_k,
+                        buffers_.y + i * d_v + columns.begin, std::exp(buffers_.g[i]), buffers_.b[i],
+                        wanted ? rows_.o(steps.first + i, head, d_v) + columns.begin : buffers_.unused);
+    if (i + 1 == steps.n_keep) put_columns(columns, steps.kept);
+  }
+  if (steps.after) put_columns(columns, steps.after);
+}
+
+void HeadGroup::put_columns(Range columns, float* state) const {
+  for (int64_t i = 0; i < params_.d_k; ++i) {
+    std::copy_n(buffers_.columns + i * columns.size(), columns.size(), state + i * params_.d_v + columns.begin);
   }
 }
 
@@ -285,13 +322,10 @@ void HeadGroup::move_state(const Chunk& chunk) {
 }
 
 void HeadGroup::compute() {
-  const int64_t n_commit = rows_.n_commit(), n_tok = rows_.n() - n_commit;
-  if (n_commit > 0) run_steps(0, n_commit, false);
-  if (rows_.sequence.phase == Phase::prompt) {
-    run_chunks(n_commit, n_tok);
-  } else {
-    run_steps(n_commit, n_tok, rows_.verify());
-  }
+  const int64_t n = rows_.n(), n_commit = rows_.n_commit();
+  if (rows_.sequence.phase != Phase::prompt) return run_steps(n, rows_.verify() ? n_commit : n);
+  if (n_commit > 0) run_steps(n_commit, n_commit);
+  run_chunks(n_commit, n - n_commit);
 }
 
 /// The window after `rows` (all of them, or in phase verify the accepted ones), and the tape: channels [begin, end).
