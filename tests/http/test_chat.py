@@ -13,7 +13,7 @@ def client(server):
 
 def ask(client, **fields):
     return client.chat.completions.create(
-        **{"model": "any", "messages": user("What is a list?"), "max_tokens": 48, "temperature": 0, **fields})
+        **{"model": "any", "messages": user("What is a list?"), "max_tokens": 32, "temperature": 0, **fields})
 
 
 def test_models(client, server):
@@ -30,7 +30,7 @@ def test_reply(client):
     assert reply.choices[0].message.role == "assistant" and reply.choices[0].message.content
     assert reply.choices[0].finish_reason in ("stop", "length")
     usage = reply.usage
-    assert 0 < usage.completion_tokens <= 48 and usage.prompt_tokens > 0
+    assert 0 < usage.completion_tokens <= 32 and usage.prompt_tokens > 0
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     timings = reply.model_extra["timings"]
     assert timings["prompt_n"] + timings["cache_n"] == usage.prompt_tokens
@@ -84,7 +84,7 @@ def test_stop_strings(client):
         reply = ask(client, stop=stops)
         assert reply.choices[0].message.content == cut
         assert reply.choices[0].finish_reason == "stop"
-        assert reply.usage.completion_tokens < 48
+        assert reply.usage.completion_tokens < 32
         chunks = ask(client, stop=stops, stream=True)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == cut
 
@@ -171,3 +171,27 @@ def test_characters_are_whole(server):
     for chunk in chunks:
         content = chunk["choices"][0]["delta"].get("content", "")
         assert content == content.encode().decode()
+
+
+def test_reasoning(start, tmp_path):
+    """A template that opens the block: what is generated before its end is reasoning."""
+    template = tmp_path / "thinking.jinja"
+    template.write_text("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+                        "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}")
+    server = start("--chat-template-file", str(template))
+    assert server.get("/props")["thinking_switch"] is True
+    body = {"messages": user("What is a list?"), "max_tokens": 16, "temperature": 0, "cache_prompt": False}
+
+    def ask(**fields):
+        message = server.post("/v1/chat/completions", {**body, **fields})["choices"][0]["message"]
+        streamed = text_of(server.stream("/v1/chat/completions", {**body, **fields}))
+        assert streamed == (message["content"], message.get("reasoning_content", ""))
+        return streamed
+
+    content, reasoning = ask()
+    assert content == "" and reasoning != ""
+    unsplit = ask(reasoning_format="none")[0]
+    assert unsplit.startswith("<think>\n") and unsplit.removeprefix("<think>").strip() == reasoning
+    for off in ({"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"}):
+        content, reasoning = ask(**off)
+        assert content != "" and reasoning == ""

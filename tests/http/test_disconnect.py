@@ -71,7 +71,7 @@ def test_leaving_the_queue(single):
 
 
 def test_a_neighbour_goes_on(server):
-    body = {"messages": user("Count."), "max_tokens": 150, "ignore_eos": True, "temperature": 0, "cache_prompt": False}
+    body = {"messages": user("Count."), "max_tokens": 80, "ignore_eos": True, "temperature": 0, "cache_prompt": False}
     alone = server.post("/v1/chat/completions", body)["choices"][0]["message"]["content"]
     leaver = curl(server, {"messages": user("Something else."), "stream": True, **ENDLESS})
     leaver.stdout.readline()

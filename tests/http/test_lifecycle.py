@@ -94,10 +94,10 @@ def test_the_served_name(start):
 
 def test_acting_as_llama_server(binary, model_flags):
     """Called with a flag first, as programs that start llama-server do."""
-    server = Server([binary, *model_flags[:2], "--port", "0", "--ctx-size", "512", "--jinja", "--metrics"])
+    server = Server([binary, *model_flags[:2], "--port", "0", "--ctx-size", "128", "--jinja", "--metrics"])
     try:
         server.wait_until_ready()
-        assert server.get("/slots")[0]["n_ctx"] == 512
-        assert server.post("/completion", {"prompt": "x", "n_predict": 600, "ignore_eos": True})["stop_type"] == "limit"
+        assert server.get("/slots")[0]["n_ctx"] == 128
+        assert server.post("/completion", {"prompt": "x", "n_predict": 200, "ignore_eos": True})["stop_type"] == "limit"
     finally:
         assert server.stop() == 0
