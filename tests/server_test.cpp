@@ -146,7 +146,9 @@ TEST_F(ServerTest, AnswersWithTheSameTextInEveryWay) {
 TEST_F(ServerTest, AStreamThatWaitsIsKeptAlive) {
   options_.keep_alive_s = 1;
   start();
-  Stream running(client(), body(4000, true)), waiting(client(), body(5, true));
+  Stream running(client(), body(4000, true));
+  ASSERT_TRUE(eventually([&] { return n_busy() == 1; }));
+  Stream waiting(client(), body(5, true));
   ASSERT_TRUE(eventually([&] { return waiting.text().find(": still here\n\n") != std::string::npos; }));
   EXPECT_EQ(waiting.text().substr(0, 2), ": ");  // the text comes later
 }
@@ -183,8 +185,12 @@ TEST_F(ServerTest, WhoLeavesIsForgotten) {
 
 TEST_F(ServerTest, StoppingEndsEverybody) {
   start();
-  Stream streaming(client(), body(4000, true)), waiting(client(), body(4000, true)), whole(client(), body(4000, false));
-  ASSERT_TRUE(eventually([&] { return streaming.text().size() > 100; }));
+  Stream streaming(client(), body(4000, true));
+  ASSERT_TRUE(eventually([&] { return n_busy() == 1; }));
+  Stream waiting(client(), body(4000, true)), whole(client(), body(4000, false));
+  auto c = client();
+  ASSERT_TRUE(
+      eventually([&] { return c.Get("/metrics")->body.find("llamacpp:requests_deferred 2\n") != std::string::npos; }));
   const auto before = std::chrono::steady_clock::now();
   stop();
   EXPECT_LT(std::chrono::steady_clock::now() - before, seconds(4));

@@ -47,7 +47,13 @@ class RunningRequest {
         id_(serving.submit(request_.request, channel_)) {}
   RunningRequest(const RunningRequest&) = delete;
 
-  ~RunningRequest() { conclude(); }
+  ~RunningRequest() {
+    try {
+      conclude();
+    } catch (const std::exception&) {
+      // Out of memory; the request is cancelled all the same.
+    }
+  }
 
   Json whole() {
     AnswerPart all;

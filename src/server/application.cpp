@@ -13,7 +13,7 @@ constexpr const char* kPagePolicy =
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 ApiError not_found(const std::string& path) {
-  return {404, error_type(404), fmt::format("there is nothing at {}", path.substr(0, 200))};
+  return {404, error_type(404), fmt::format("there is nothing at {}", printable(path))};
 }
 
 }  // namespace
@@ -69,8 +69,9 @@ const Application::Route& Application::find_route(const HttpRequest& request) co
     }
   }
   if (other_method == nullptr) throw not_found(request.path);
-  throw ApiError(405, error_type(405),
-                 fmt::format("{}: expected {}, found {}", request.path, other_method->method, request.method));
+  throw ApiError(
+      405, error_type(405),
+      fmt::format("{}: expected {}, found {}", printable(request.path), other_method->method, request.method));
 }
 
 std::optional<HttpReply> Application::refuse(const HttpRequest& head) {
@@ -118,7 +119,7 @@ HttpReply Application::failed(const HttpRequest& request, const ApiError& error)
   // nothing to tell.
   const bool tell = error.status() >= 500 && error.status() != 501 && serving != nullptr;
   logger_.log(tell ? spdlog::level::warn : spdlog::level::debug, "{} {}: {} {}", request.method,
-              request.path.substr(0, 100), error.status(), error.type());
+              printable(request.path), error.status(), error.type());
   return error_reply(error);
 }
 

@@ -7,7 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
-#include <system_error>
+#include <exception>
 
 #include "server/http_connection.h"
 
@@ -49,15 +49,17 @@ bool HttpListener::accept_one() {
   const int on = 1;
   ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   const std::lock_guard lock(mutex_);
-  if (threads_.size() >= static_cast<size_t>(limits_.max_connections)) {
-    refuse_connection(std::move(client), application_);
-    return true;
-  }
-  const auto self = threads_.emplace(threads_.end());
   try {
+    if (threads_.size() >= static_cast<size_t>(limits_.max_connections)) {
+      refuse_connection(std::move(client), application_);
+      return true;
+    }
+    Threads one(1);
+    const auto self = one.begin();
     *self = std::thread([this, self, fd = std::move(client)]() mutable { serve(std::move(fd), self); });
-  } catch (const std::system_error&) {  // no more threads: the connection is closed
-    threads_.erase(self);
+    threads_.splice(threads_.end(), one);  // serve() waits for the lock before it looks for itself
+  } catch (const std::exception&) {
+    return false;  // no memory or threads: this connection is closed
   }
   return true;
 }

@@ -80,6 +80,16 @@ def test_stopping_an_answer(page, server):
     assert page.run("document.querySelector('.figures').textContent") == "stopped"
 
 
+def test_a_new_chat_forgets_the_answer_under_way(page, server):
+    page.type("Go on and on.")
+    page.press("Enter")
+    page.wait(TEXT + ".length > 5")
+    page.click("#fresh")
+    page.wait(IDLE)
+    wait_for(lambda: not server.busy_slots(), 1)
+    assert page.run("messages.length") == 0 and page.run("document.querySelectorAll('.turn').length") == 0
+
+
 def test_nothing_from_elsewhere(page, server):
     assert {url.split("/", 3)[2] for url in page.requests if url.startswith("http")} == {"%s:%d" % server.address}
     headers = server.request("GET", "/")[1]
