@@ -3,7 +3,6 @@
 // A newcomer's way through this folder: layout.h (how everything lies in memory), kernels.h (the table of inner loops),
 // matmul_avx512.cpp (the one that matters most), rows.inl and gemm.inl (the others, written once for every instruction
 // set), step.h and steps_*.cpp (how each op is split over threads), program.cpp (binding and running a plan).
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <fstream>

@@ -2,12 +2,13 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/vec_avx2.h"
-// After the vectors, in this order:
+//
 #include "backend/cpu/gemm.inl"
 #include "backend/cpu/quantize.inl"
 #include "backend/cpu/rows.inl"
-#include "backend/cpu/table.inl"
 #include "backend/cpu/unpack.inl"
+//
+#include "backend/cpu/table.inl"
 
 namespace onebit::cpu {
 namespace {
