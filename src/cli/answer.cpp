@@ -71,20 +71,6 @@ Answer generate(Scheduler& scheduler, const TextModel& model, Request request, c
   return std::move(collector->answer);
 }
 
-const char* finish_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::stop:
-      return "stop";
-    case FinishReason::length:
-      return "length";
-    case FinishReason::cancelled:
-      return "cancelled";
-    case FinishReason::error:
-      break;
-  }
-  return "error";
-}
-
 Json timings_json(const Statistics& s) {
   return Json{{"prompt_n", s.prompt_n},
               {"prompt_ms", s.prompt_ms},

@@ -12,6 +12,20 @@ double ms_between(std::chrono::steady_clock::time_point from, std::chrono::stead
 
 }  // namespace
 
+const char* finish_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
+    case FinishReason::error:
+      break;
+  }
+  return "error";
+}
+
 Generation::Generation(uint64_t id, Request request, std::shared_ptr<Listener> listener, Session& session,
                        int64_t n_vocab, int64_t n_ctx, int64_t n_reused)
     : id_(id),

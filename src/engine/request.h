@@ -46,6 +46,8 @@ struct TokenEvent {
 };
 
 enum class FinishReason : uint8_t { stop, length, cancelled, error };
+/// "stop", "length", "cancelled", "error".
+const char* finish_name(FinishReason reason);
 
 struct Statistics {
   int32_t slot = -1;     // where it ran; -1: it never left the queue

@@ -10,20 +10,26 @@
 namespace onebit {
 namespace {
 
-constexpr int64_t kMaxCount = int64_t{1} << 31;
+// Far above any model, and small enough that products of three counts do not overflow.
+constexpr int64_t kMaxCount = int64_t{1} << 26;
+constexpr int64_t kMaxBlocks = 1 << 14;
+constexpr int64_t kMaxDraftBlock = 1024;
 
 /// Reads the metadata of one file; every number passes a range check here.
 struct Reader {
   const GgufFile& file;
   std::string arch;
 
-  int64_t in_range(const std::string& key, int64_t value, int64_t least) const {
-    if (value < least || value > kMaxCount) {
-      refuse("{}: {}: expected a number from {} to {}, found {}", file.path(), key, least, kMaxCount, value);
+  int64_t in_range(const std::string& key, int64_t value, int64_t least, int64_t most = kMaxCount) const {
+    if (value < least || value > most) {
+      refuse("{}: {}: expected a number from {} to {}, found {}", file.path(), key, least, most, value);
     }
     return value;
   }
   int64_t count(const std::string& key) const { return in_range(key, file.require<int64_t>(key), 1); }
+  int64_t count_up_to(const std::string& key, int64_t most) const {
+    return in_range(key, file.require<int64_t>(key), 1, most);
+  }
   int64_t count_or(const std::string& key, int64_t fallback, int64_t least = 0) const {
     return in_range(key, file.get_or<int64_t>(key, fallback), least);
   }
@@ -102,7 +108,7 @@ void read_delta_net(const Reader& in, HeadMap map, ModelConfig& c) {
   DeltaNetParams& d = c.delta_net;
   d.map = map;
   d.eps = 1e-6f;
-  d.n_tap = in.count(keys::ssm_conv_kernel(in.arch));
+  d.n_tap = in.count_up_to(keys::ssm_conv_kernel(in.arch), kMaxConvTaps);
   d.d_k = d.d_v = in.count(keys::ssm_state_size(in.arch));
   d.n_k_head = in.count(keys::ssm_group_count(in.arch));
   d.n_v_head = in.count(keys::ssm_time_step_rank(in.arch));
@@ -144,7 +150,7 @@ ModelConfig read_model_config(const GgufFile& file) {
   const Reader in{file, file.architecture()};
   ModelConfig c;
   c.architecture = in.arch;
-  const int64_t n_block = in.count(keys::block_count(in.arch));
+  const int64_t n_block = in.count_up_to(keys::block_count(in.arch), kMaxBlocks);
   c.n_mtp = in.count_or(keys::nextn_predict_layers(in.arch), 0);
   c.n_layer = in.in_range("blocks before the MTP blocks", n_block - c.n_mtp, 1);
   c.n_embd = in.count(keys::embedding_length(in.arch));
@@ -169,13 +175,14 @@ DrafterConfig read_drafter_config(const GgufFile& file) {
     refuse("{}: expected a drafter (general.architecture dflash), found {}", file.path(), printable(in.arch));
   }
   DrafterConfig c;
-  c.n_layer = in.count(keys::block_count(in.arch));
+  c.n_layer = in.count_up_to(keys::block_count(in.arch), kMaxBlocks);
   c.n_embd = in.count(keys::embedding_length(in.arch));
   c.n_ff = in.uniform(keys::feed_forward_length(in.arch), c.n_layer, 0, 1);
   c.eps = in.positive(keys::rms_epsilon(in.arch), file.require<float>(keys::rms_epsilon(in.arch)));
   read_attention(in, c.n_layer, c.n_embd, c.n_head, c.n_head_kv, c.d_head);
   c.rope = read_rope(in, c.d_head, in.count_or(keys::context_length(in.arch), 4096, 1), RopeStyle::neox);
-  c.block_size = in.count_or(keys::kDflashBlockSize, 16, 2);
+  c.block_size =
+      in.in_range(keys::kDflashBlockSize, file.get_or<int64_t>(keys::kDflashBlockSize, 16), 2, kMaxDraftBlock);
   c.mask_token =
       static_cast<int32_t>(in.count_or(keys::kTokenizerMask, file.get_or<int64_t>(keys::kDflashMaskTokenId, -1), 0));
   c.tap_layers = file.require<std::vector<int64_t>>(keys::kDflashTargetLayers);

@@ -54,6 +54,10 @@ void Drafter::check_fit() const {
   if (config_.mask_token >= t.n_vocab) {
     refuse("{}: drafter's mask token {} is outside the target's vocabulary of {}", path, config_.mask_token, t.n_vocab);
   }
+  if (config_.selector_top_k > t.n_vocab) {
+    refuse("{}: drafter chooses among {} candidates, but the target's vocabulary has {}", path, config_.selector_top_k,
+           t.n_vocab);
+  }
   const auto n_vocab = file_.get_string_views(keys::kTokenizerTokens);
   const auto n_vocab_target = target_.file().get_string_views(keys::kTokenizerTokens);
   if (n_vocab && n_vocab_target && n_vocab->size() != n_vocab_target->size()) {

@@ -98,6 +98,8 @@ struct AttentionParams {
   int64_t window = 0;  // 0: unlimited
   bool causal = true;  // block_attention only: among the sequence's own rows
 };
+/// Most taps of a delta net's convolution.
+inline constexpr int64_t kMaxConvTaps = 16;
 /// Which key head serves value head h: tiled h mod n_k_head (qwen35), grouped h / (n_v_head/n_k_head) (qwen3next).
 enum class HeadMap : uint8_t { tiled, grouped };
 /// Inputs u [R,C] (C = 2*n_k_head*d_k + n_v_head*d_v, raw), beta, alpha [R,n_v_head] (raw); weights conv [C, n_tap],

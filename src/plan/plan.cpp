@@ -151,7 +151,17 @@ void Plan::kv_store(Value k, Value v, const State& cache) {
   push(Op::kv_store, {}, {k, v}, {}, {}, &cache);
 }
 
+namespace {
+
+void check_cache(const State& cache, const AttentionParams& params) {
+  const auto& kv = std::get<KvState>(cache.kind);
+  CHECK(kv.n_head_kv == params.n_head_kv && kv.d_head == params.d_head);
+}
+
+}  // namespace
+
 Value Plan::attention(Value q, const State& cache, const AttentionParams& params) {
+  check_cache(cache, params);
   CHECK(info(q).width == params.n_head * params.d_head && params.n_head % params.n_head_kv == 0);
   const Value y = like(q);
   push(Op::attention, {y}, {q}, {}, params, &cache);
@@ -159,6 +169,7 @@ Value Plan::attention(Value q, const State& cache, const AttentionParams& params
 }
 
 Value Plan::block_attention(Value q, Value k, Value v, const State& cache, const AttentionParams& params) {
+  check_cache(cache, params);
   CHECK(info(q).width == params.n_head * params.d_head && info(k).width == params.n_head_kv * params.d_head);
   CHECK(info(v).width == info(k).width);
   const Value y = like(q);
@@ -170,7 +181,12 @@ Value Plan::delta_net(Value u, Value beta, Value alpha, const Weight& conv, cons
                       const State& state, const DeltaNetParams& params) {
   const int64_t n_channel = 2 * params.n_k_head * params.d_k + params.n_v_head * params.d_v;
   CHECK(info(u).width == n_channel && info(beta).width == params.n_v_head && info(alpha).width == params.n_v_head);
-  CHECK(params.n_v_head % params.n_k_head == 0);
+  CHECK(params.n_v_head % params.n_k_head == 0 && params.n_tap <= kMaxConvTaps);
+  const auto& net = std::get<DeltaNetState>(state.kind);
+  CHECK(net.n_channel == n_channel && net.n_tap == params.n_tap && net.n_v_head == params.n_v_head);
+  CHECK(net.d_k == params.d_k && net.d_v == params.d_v);
+  CHECK(conv.shape == (std::vector<int64_t>{n_channel, params.n_tap}));
+  CHECK(a.n_in() == params.n_v_head && dt.n_in() == params.n_v_head);
   const Value y = make({.width = params.n_v_head * params.d_v});
   push(Op::delta_net, {y}, {u, beta, alpha}, {&conv, &a, &dt}, params, &state);
   return y;

@@ -19,20 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLastStepMs = 1000;
 
-const char* name_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::stop:
-      return "stop";
-    case FinishReason::length:
-      return "length";
-    case FinishReason::cancelled:
-      return "cancelled";
-    case FinishReason::error:
-      break;
-  }
-  return "error";
-}
-
 /// A submitted request. However its connection's thread leaves it, it is cancelled unless it has ended, counted, and
 /// logged in one line.
 class RunningRequest {
@@ -135,7 +121,7 @@ class RunningRequest {
         "request {}: slot {}, prompt {} cached {} generated {}, first token {:.0f} ms, {:.1f} tok/s, drafts {}/{}, "
         "{:.0f} ms, {}",
         id_, s.slot, s.prompt_n, s.cache_n, s.predicted_n, first_ms, s.predicted_per_second(), s.draft_n_accepted,
-        s.draft_n, channel_->elapsed_ms(), name_of(end_.reason));
+        s.draft_n, channel_->elapsed_ms(), finish_name(end_.reason));
   }
 
   /// After cancel(): the engine answers within a step, unless it is stuck in a long one.

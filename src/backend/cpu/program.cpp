@@ -24,22 +24,6 @@ bool same_angles(const RopeParams& a, const RopeParams& b) {
          a.yarn_beta_fast == b.yarn_beta_fast && a.yarn_beta_slow == b.yarn_beta_slow && a.n_ctx_orig == b.n_ctx_orig;
 }
 
-/// The parameters of a state-using op against the state's shape.
-void check_state_shape(const Step& step) {
-  if (const auto* params = std::get_if<AttentionParams>(&step.params)) {
-    const auto& kv = std::get<KvState>(step.state->kind);
-    CHECK(kv.n_head_kv == params->n_head_kv && kv.d_head == params->d_head);
-  }
-  if (const auto* params = std::get_if<DeltaNetParams>(&step.params)) {
-    const auto& net = std::get<DeltaNetState>(step.state->kind);
-    CHECK(net.n_channel == 2 * params->n_k_head * params->d_k + params->n_v_head * params->d_v);
-    CHECK(net.n_tap == params->n_tap && net.n_v_head == params->n_v_head && net.n_tap <= 16);
-    CHECK(net.d_k == params->d_k && net.d_v == params->d_v);
-    CHECK(step.weights[0]->shape == (std::vector<int64_t>{net.n_channel, net.n_tap}));
-    CHECK(step.weights[1]->n_in() == net.n_v_head && step.weights[2]->n_in() == net.n_v_head);
-  }
-}
-
 Touch touch_of(const Operand& value, const PlanLimits& limits, bool written) {
   const auto begin = reinterpret_cast<uintptr_t>(value.data);
   const int64_t row = value_row_bytes(value.info) * value.info.multiple;
@@ -108,7 +92,6 @@ void CpuProgram::bind_weights(const Step& step, CpuStep& bound) {
 }
 
 void CpuProgram::bind_state(const Step& step, std::span<StatePool* const> pools, CpuStep& bound) {
-  check_state_shape(step);
   for (StatePool* pool : pools) {
     auto* states = dynamic_cast<States*>(pool);
     CHECK(states);

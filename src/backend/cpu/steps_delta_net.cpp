@@ -22,7 +22,6 @@ namespace {
 constexpr int64_t kChunk = 64;
 constexpr int64_t kSolve = 16;    // rows of Y that are solved one by one before the others are updated by a product
 constexpr int64_t kColumns = 64;  // of the state at a time: 32 KB at d_k = 128
-constexpr int64_t kMaxTaps = 16;
 
 float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
@@ -152,7 +151,7 @@ class HeadGroup {
 
 /// silu of the short convolution of channels [channel, channel + n) at a row.
 void HeadGroup::convolve(int64_t row, int64_t channel, int64_t n, float* y) const {
-  const float* inputs[kMaxTaps];
+  const float* inputs[kMaxConvTaps];
   for (int64_t m = 0; m < params_.n_tap; ++m) inputs[m] = rows_.u(row - params_.n_tap + 1 + m) + channel;
   kernels_.conv_silu(inputs, taps_ + channel, memory_.shape.n_channel, params_.n_tap, n, y);
 }

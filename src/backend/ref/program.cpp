@@ -24,22 +24,6 @@ std::vector<float> decoded(const Weight& weight) {
   return values;
 }
 
-/// The parameters of a state-using op against the state's shape.
-void check_state_shape(const Step& step) {
-  if (const auto* params = std::get_if<AttentionParams>(&step.params)) {
-    const auto& kv = std::get<KvState>(step.state->kind);
-    CHECK(kv.n_head_kv == params->n_head_kv && kv.d_head == params->d_head);
-  }
-  if (const auto* params = std::get_if<DeltaNetParams>(&step.params)) {
-    const auto& net = std::get<DeltaNetState>(step.state->kind);
-    CHECK(net.n_channel == 2 * params->n_k_head * params->d_k + params->n_v_head * params->d_v);
-    CHECK(net.n_tap == params->n_tap && net.n_v_head == params->n_v_head);
-    CHECK(net.d_k == params->d_k && net.d_v == params->d_v);
-    CHECK(step.weights[0]->shape == (std::vector<int64_t>{net.n_channel, net.n_tap}));
-    CHECK(step.weights[1]->n_in() == net.n_v_head && step.weights[2]->n_in() == net.n_v_head);
-  }
-}
-
 }  // namespace
 
 RefProgram::RefProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
@@ -59,7 +43,6 @@ RefProgram::RefProgram(const Plan& plan, std::span<StatePool* const> pools, cons
 }
 
 void RefProgram::bind_state(const Step& step, std::span<StatePool* const> pools, Bound& bound) {
-  check_state_shape(step);
   for (StatePool* pool : pools) {
     auto* states = dynamic_cast<States*>(pool);
     CHECK(states);
