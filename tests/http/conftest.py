@@ -37,8 +37,8 @@ def start(binary, model_flags):
         return server
 
     yield start_one
-    for server in servers:
-        server.stop()
+    statuses = [server.stop() for server in servers]
+    assert not any(statuses), statuses
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def test_leaving_an_answer(single, stream):
         assert client.stdout.readline().startswith(b"data: ")
     wait_for(lambda: any(slot["next_token"]["n_decoded"] > 5 for slot in single.busy_slots()), 20)
     client.kill()
-    freed_within(single, 0.5)
+    freed_within(single, 2)
     assert answers(single)["usage"]["completion_tokens"] == 3
 
 
@@ -46,7 +46,7 @@ def test_leaving_a_prompt(single, stream):
     client = curl(single, {"prompt": long_prompt(1), "stream": stream, "cache_prompt": False, **ENDLESS}, "/v1/completions")
     wait_for(lambda: any(slot["n_past"] < slot["n_prompt_tokens"] for slot in single.busy_slots()), 20, every=0.001)
     client.kill()
-    freed_within(single, 1.0)
+    freed_within(single, 3)
     assert answers(single)["timings"]["cache_n"] == 0
 
 
@@ -62,12 +62,12 @@ def test_leaving_the_queue(single):
     wait_for(lambda: queued() == 1, 5)
     before = single.busy_slots()[0]
     waiting.kill()
-    wait_for(lambda: queued() == 0, 1.0)
+    wait_for(lambda: queued() == 0, 2)
     after = single.busy_slots()[0]
     assert after["id_task"] == before["id_task"]  # the one being answered goes on
     wait_for(lambda: single.busy_slots()[0]["next_token"]["n_decoded"] > after["next_token"]["n_decoded"], 5)
     first.kill()
-    freed_within(single, 0.5)
+    freed_within(single, 2)
 
 
 def test_a_neighbour_goes_on(server):
@@ -82,7 +82,7 @@ def test_a_neighbour_goes_on(server):
             leaver.kill()
         text += chunk["choices"][0]["delta"].get("content") or ""
     assert text == alone
-    freed_within(server, 0.5)
+    freed_within(server, 2)
 
 
 def test_many_clients_come_and_go(server):
@@ -94,16 +94,18 @@ def test_many_clients_come_and_go(server):
     assert answers(server)["usage"]["completion_tokens"] == 3
 
 
-def slowest_health(server, until):
-    """Longest time of /health in seconds, asked over and over on new connections."""
-    slowest, n = 0.0, 0
-    while not until() or n < 5:
+def expect_quick_health(server, until):
+    """Asks /health over and over on new connections: nine in ten within 50 ms, and none waits for the engine (the rest
+    is for machines that are busy with other things)."""
+    times = []
+    while not until() or len(times) < 10:
         begin = time.monotonic()
         assert server.request("GET", "/health", timeout=5)[0] == 200
-        slowest = max(slowest, time.monotonic() - begin)
-        n += 1
+        times.append(time.monotonic() - begin)
         time.sleep(0.005)
-    return slowest
+    times.sort()
+    assert times[len(times) * 9 // 10] < 0.05, times
+    assert times[-1] < 0.5, times
 
 
 def test_health_during_a_long_prompt(single):
@@ -111,10 +113,9 @@ def test_health_during_a_long_prompt(single):
     replies = []
     thread = threading.Thread(target=lambda: replies.append(single.post("/v1/completions", body)))
     thread.start()
-    slowest = slowest_health(single, lambda: not thread.is_alive())
+    expect_quick_health(single, lambda: not thread.is_alive())
     thread.join()
     assert replies[0]["timings"]["prompt_n"] >= 2000
-    assert slowest < 0.05
 
 
 def test_health_with_a_full_queue(start):
@@ -124,7 +125,7 @@ def test_health_with_a_full_queue(start):
     status, headers, text = crowded.request("POST", "/v1/completions", {"prompt": "x"})
     assert status == 503 and headers["Retry-After"] and "queue" in text
     end = time.monotonic() + 1
-    assert slowest_health(crowded, lambda: time.monotonic() > end) < 0.05
+    expect_quick_health(crowded, lambda: time.monotonic() > end)
     for client in clients:
         client.kill()
     freed_within(crowded, 5)

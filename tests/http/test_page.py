@@ -76,7 +76,7 @@ def test_stopping_an_answer(page, server):
     page.wait(TEXT + ".length > 5")
     page.click("#send")
     page.wait(IDLE)
-    wait_for(lambda: not server.busy_slots(), 1)
+    wait_for(lambda: not server.busy_slots(), 2)
     assert page.run("document.querySelector('.figures').textContent") == "stopped"
 
 
@@ -86,7 +86,7 @@ def test_a_new_chat_forgets_the_answer_under_way(page, server):
     page.wait(TEXT + ".length > 5")
     page.click("#fresh")
     page.wait(IDLE)
-    wait_for(lambda: not server.busy_slots(), 1)
+    wait_for(lambda: not server.busy_slots(), 2)
     assert page.run("messages.length") == 0 and page.run("document.querySelectorAll('.turn').length") == 0
 
 
