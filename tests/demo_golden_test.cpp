@@ -144,7 +144,9 @@ TEST(DemoGolden, GreedyTextAndAcceptance) {
     const auto parts = static_cast<size_t>(
         std::mismatch(text.begin(), text.begin() + static_cast<int64_t>(n), ids.begin()).first - text.begin());
     const bool whole = parts == n && text.size() <= ids.size() + 1;  // the golden text ends with its stop token
-    if (!whole) EXPECT_LT(gaps[parts], kNearTie) << name << " parts at token " << parts << " without a near-tie";
+    if (!whole) {
+      EXPECT_LT(gaps[parts], kNearTie) << name << " parts at token " << parts << " without a near-tie";
+    }
     const auto golden = prompts[i]["selector"]["accepted"].get<std::vector<int32_t>>();
     const size_t rounds = equal_rounds(drafted[i]->statistics.accepted_per_round, golden);
     const double mine = drafted[i]->statistics.tokens_per_step();
