@@ -1,0 +1,132 @@
+// Weights on the device, quantised activations, and the products of the two: what the program asks of the matmul
+// kernels. In: views of a file's weights, rows of f32. Out: device layouts, rows of f32.
+//
+// Meanings are those of plan/op.h and backend/ref: an integer dot product per block (q2_k, q3_k, q6_k: per 16 columns),
+// scaled and summed in f32. Everything is enqueued on a stream; nothing here waits. Row counts are known to the host.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/gpu/runtime.h"
+#include "plan/weight.h"
+
+namespace onebit::gpu {
+
+// --- weights ---------------------------------------------------------------------------------------------------------
+
+/// Who reads the bytes of a weight.
+enum class WeightLayout : uint8_t {
+  plain,  // the file's rows as they are: matmul_plain.cu, and all float types
+  // Layouts of matmul kernels follow, each with the file that owns it.
+};
+
+/// A matrix (or, with n_expert > 1, a stack of them) in device memory. The memory belongs to the store that loaded it.
+struct DeviceWeight {
+  BlockType type = BlockType::f32;
+  WeightLayout layout = WeightLayout::plain;
+  int64_t n_out = 0, n_in = 0, n_expert = 1;  // N, K
+  bool rotated = false, prompt_int4 = false;
+  uint8_t* data = nullptr;   // 256-byte aligned
+  int64_t expert_bytes = 0;  // from one expert's matrix to the next
+  // Parts of a repacked weight, inside `data`; what they hold is the layout's own.
+  const uint8_t* codes = nullptr;
+  const void* scales = nullptr;
+  const void* mins = nullptr;
+};
+
+/// Carries a file's bytes to the device through pinned memory, so that reading the next piece overlaps the copy.
+class Uploader {
+ public:
+  virtual ~Uploader() = default;
+  virtual gpuStream_t stream() const = 0;
+  /// Copies `bytes` bytes (at most chunk_bytes()) from pageable memory into a device buffer and returns that buffer.
+  /// Work on it must be enqueued on stream(); it is reused by a later call once that work is done.
+  virtual const uint8_t* bring(const uint8_t* from, int64_t bytes) = 0;
+  virtual int64_t chunk_bytes() const = 0;
+  /// Copies straight to `to` on the device, any size.
+  virtual void copy(uint8_t* to, const uint8_t* from, int64_t bytes) = 0;
+};
+
+/// Bytes of device memory that the weight will take.
+int64_t device_weight_bytes(const Weight& weight);
+/// Fills `memory` (device_weight_bytes, 256-byte aligned) with the weight in the layout its kernels want.
+DeviceWeight upload_weight(const Weight& weight, uint8_t* memory, Uploader& uploader);
+
+/// y[i] = row ids[i] of the weight (experts one after another) as f32 [n_row, n_in]; equals decode_row of the file's
+/// row. ids is device memory, every id in range.
+void gather(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float* y, gpuStream_t stream);
+
+// --- activations -----------------------------------------------------------------------------------------------------
+
+/// Which grids the rows of a batch are quantised to.
+enum class ActsMix : uint8_t { int8, int4, mixed };
+
+/// Quantised rows: codes [n_row, K] int8 (int4 rows too: -8..7), scales [n_row, K/32] f32 and sums of codes
+/// [n_row, K/32] i32, each part 256-byte aligned. A layout of a kernel's own may follow (acts_bytes covers it).
+struct DeviceActs {
+  int64_t n_row = 0, n_in = 0;
+  ActsMix mix = ActsMix::int8;
+  int8_t* codes = nullptr;
+  float* scales = nullptr;
+  int32_t* sums = nullptr;
+  uint8_t* extra = nullptr;
+};
+
+/// Bytes for up to max_rows rows of K columns.
+int64_t acts_bytes(int64_t max_rows, int64_t n_in);
+/// The parts of acts inside `memory` (256-byte aligned) for n_row of at most max_rows rows.
+DeviceActs acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_in, ActsMix mix);
+
+/// What is quantised; the first step that applies is done before the rotation, in one pass over the row.
+struct ActsInput {
+  const float* x = nullptr;     // [n_row, K]
+  const float* norm = nullptr;  // [K]: x / sqrt(mean(x^2) + eps) * norm
+  float eps = 0;
+  const float* up = nullptr;  // [n_row, K]: silu(x) * up
+  float* keep = nullptr;      // [n_row, K]: the f32 values that were quantised, for steps that read them
+};
+
+/// Rows r with int4_rows[r / multiple] take the int4 grid, all others int8; int4_rows is read only when acts.mix is
+/// mixed. `rotate`: the 32-point transform first, bit for bit as gguf/hadamard.h.
+void quantize_acts(const ActsInput& input, bool rotate, const uint8_t* int4_rows, int64_t multiple,
+                   const DeviceActs& acts, gpuStream_t stream);
+
+// --- products --------------------------------------------------------------------------------------------------------
+
+/// Scratch memory of one product; its contents need not outlive the call.
+struct Workspace {
+  uint8_t* data = nullptr;
+  int64_t bytes = 0;
+};
+/// Bytes that any product with this weight needs for up to max_rows result rows.
+int64_t matmul_workspace_bytes(const DeviceWeight& weight, int64_t max_rows);
+
+/// What happens to a result on its way out.
+struct Epilogue {
+  const float* add = nullptr;  // [n_row, N]: y = x W^T + add; may be y itself
+};
+
+/// y [n_row, N] = acts W^T; the weight's type is quantised.
+void matmul(const DeviceWeight& weight, const DeviceActs& acts, float* y, const Epilogue& epilogue,
+            const Workspace& workspace, gpuStream_t stream);
+/// y [n_row, N] = x [n_row, K] W^T in f32; the weight's type is f32, f16 or bf16.
+void matmul_float(const DeviceWeight& weight, const float* x, int64_t n_row, float* y, const Epilogue& epilogue,
+                  const Workspace& workspace, gpuStream_t stream);
+
+/// The rows of a batch sorted by expert: offsets [n_expert + 1] into `order` [n_row], the result rows of each expert in
+/// ascending order. Made once per routing and used by all of its products.
+struct ExpertGroups {
+  int64_t n_row = 0, n_used = 1, n_expert = 0;  // n_row = tokens * n_used result rows
+  const int32_t* ids = nullptr;                 // [n_row] expert of each result row
+  int32_t* offsets = nullptr;
+  int32_t* order = nullptr;
+};
+void group_experts(const ExpertGroups& groups, gpuStream_t stream);
+
+/// y row r = x row (r, or r / n_used when shared_input) times W[ids[r]]^T. acts.n_row is the row count of x.
+void matmul_experts(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input, const ExpertGroups& groups,
+                    float* y, const Workspace& workspace, gpuStream_t stream);
+void matmul_experts_float(const DeviceWeight& weight, const float* x, bool shared_input, const ExpertGroups& groups,
+                          float* y, const Workspace& workspace, gpuStream_t stream);
+
+}  // namespace onebit::gpu

@@ -1,0 +1,89 @@
+// The one place where CUDA and HIP differ by name: gpu* types and functions that all sources of this folder use, the
+// few warp primitives that are spelled differently, and the check that turns a failed call into an Error.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__HIP__) || defined(__HIP_PLATFORM_AMD__)
+#include <hip/hip_fp16.h>
+#include <hip/hip_runtime.h>
+#define ONEBIT_GPU(name) hip##name
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define ONEBIT_GPU(name) cuda##name
+#endif
+
+namespace onebit::gpu {
+
+using gpuError_t = ONEBIT_GPU(Error_t);
+using gpuStream_t = ONEBIT_GPU(Stream_t);
+using gpuEvent_t = ONEBIT_GPU(Event_t);
+using gpuGraph_t = ONEBIT_GPU(Graph_t);
+using gpuGraphExec_t = ONEBIT_GPU(GraphExec_t);
+inline constexpr gpuError_t gpuSuccess = ONEBIT_GPU(Success);
+inline constexpr gpuError_t gpuErrorMemoryAllocation =
+#if defined(__HIP__) || defined(__HIP_PLATFORM_AMD__)
+    hipErrorOutOfMemory;
+#else
+    cudaErrorMemoryAllocation;
+#endif
+
+/// Throws Error(out_of_memory) when the device has no memory left, Error(runtime) for any other failure. `what` names
+/// what was being done: "copying weights".
+void check(gpuError_t error, const char* what);
+/// check() of the launches since the last one.
+void check_launch(const char* what);
+
+}  // namespace onebit::gpu
+
+#if defined(__CUDACC__) || defined(__HIP__)
+namespace onebit::gpu {
+
+/// Threads that run in step; all kernels are written for 32 (NVIDIA, and RDNA in wave32).
+inline constexpr int kWarp = 32;
+
+template <class T>
+__device__ inline T shfl_xor(T x, int mask) {
+#if defined(__HIP__)
+  return __shfl_xor(x, mask, kWarp);
+#else
+  return __shfl_xor_sync(0xffffffffu, x, mask);
+#endif
+}
+template <class T>
+__device__ inline T shfl(T x, int lane) {
+#if defined(__HIP__)
+  return __shfl(x, lane, kWarp);
+#else
+  return __shfl_sync(0xffffffffu, x, lane);
+#endif
+}
+/// Sum over the warp, in every lane; the order of additions is fixed.
+template <class T>
+__device__ inline T warp_sum(T x) {
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) x += shfl_xor(x, mask);
+  return x;
+}
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) x = fmaxf(x, shfl_xor(x, mask));
+  return x;
+}
+/// a, b: four int8 each; c + their dot product.
+__device__ inline int dot4(int a, int b, int c) {
+#if defined(__HIP__)
+#if __has_builtin(__builtin_amdgcn_sudot4)
+  return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
+#else
+  return __builtin_amdgcn_sdot4(a, b, c, false);
+#endif
+#else
+  return __dp4a(a, b, c);
+#endif
+}
+
+}  // namespace onebit::gpu
+#endif
