@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "backend/gpu/runtime.h"
 #include "plan/weight.h"
@@ -98,20 +99,22 @@ struct Workspace {
   uint8_t* data = nullptr;
   int64_t bytes = 0;
 };
-/// Bytes that any product with this weight needs for up to max_rows result rows.
+/// Bytes that products with this weight need for up to max_rows result rows; several at once: the sum over them.
 int64_t matmul_workspace_bytes(const DeviceWeight& weight, int64_t max_rows);
 
-/// What happens to a result on its way out.
-struct Epilogue {
-  const float* add = nullptr;  // [n_row, N]: y = x W^T + add; may be y itself
+/// One of several products that read the same activations: y [n_row, N] = acts W^T (+ add).
+struct Product {
+  const DeviceWeight* weight = nullptr;
+  float* y = nullptr;
+  const float* add = nullptr;  // [n_row, N]; may be y itself
 };
 
-/// y [n_row, N] = acts W^T; the weight's type is quantised.
-void matmul(const DeviceWeight& weight, const DeviceActs& acts, float* y, const Epilogue& epilogue,
-            const Workspace& workspace, gpuStream_t stream);
-/// y [n_row, N] = x [n_row, K] W^T in f32; the weight's type is f32, f16 or bf16.
-void matmul_float(const DeviceWeight& weight, const float* x, int64_t n_row, float* y, const Epilogue& epilogue,
-                  const Workspace& workspace, gpuStream_t stream);
+/// All products of `acts`, in as few launches as their layouts allow (q, k, v of a block are one at decoding); the
+/// weights' types are quantised, their types may differ.
+void matmul(std::span<const Product> products, const DeviceActs& acts, const Workspace& workspace, gpuStream_t stream);
+/// y [n_row, N] = x [n_row, K] W^T in f32; the weights' types are f32, f16 or bf16.
+void matmul_float(std::span<const Product> products, const float* x, int64_t n_row, const Workspace& workspace,
+                  gpuStream_t stream);
 
 /// The rows of a batch sorted by expert: offsets [n_expert + 1] into `order` [n_row], the result rows of each expert in
 /// ascending order. Made once per routing and used by all of its products.

@@ -38,8 +38,55 @@ void check_launch(const char* what);
 
 }  // namespace onebit::gpu
 
+#define gpuMalloc ONEBIT_GPU(Malloc)
+#define gpuFree ONEBIT_GPU(Free)
+#define gpuMemcpyAsync ONEBIT_GPU(MemcpyAsync)
+#define gpuMemsetAsync ONEBIT_GPU(MemsetAsync)
+#define gpuMemcpyHostToDevice ONEBIT_GPU(MemcpyHostToDevice)
+#define gpuMemcpyDeviceToHost ONEBIT_GPU(MemcpyDeviceToHost)
+#define gpuMemcpyDeviceToDevice ONEBIT_GPU(MemcpyDeviceToDevice)
+#define gpuGetLastError ONEBIT_GPU(GetLastError)
+#define gpuFuncSetAttribute ONEBIT_GPU(FuncSetAttribute)
+#define gpuFuncAttributeMaxDynamicSharedMemorySize ONEBIT_GPU(FuncAttributeMaxDynamicSharedMemorySize)
+
 #if defined(__CUDACC__) || defined(__HIP__)
 namespace onebit::gpu {
+
+/// Every kernel starts with this, before it reads or writes memory that other kernels write (weights it may read
+/// earlier): launch() lets a kernel's blocks come up while the one before it still runs.
+__device__ inline void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the next kernel's blocks come up as soon as all blocks of this one have called it (or ended).
+__device__ inline void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Starts `kernel`, which must begin with wait_for_previous(). Launches that are not made by this function wait for
+/// everything before them.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, gpuStream_t stream,
+            Arguments&&... arguments) {
+#if defined(__HIP__)
+  kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
+#else
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), "starting a kernel");
+#endif
+}
 
 /// Threads that run in step; all kernels are written for 32 (NVIDIA, and RDNA in wave32).
 inline constexpr int kWarp = 32;
