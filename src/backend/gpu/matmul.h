@@ -78,13 +78,18 @@ int64_t acts_bytes(int64_t max_rows, int64_t n_in);
 /// The parts of acts inside `memory` (256-byte aligned) for n_row of at most max_rows rows.
 DeviceActs acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_in, ActsMix mix);
 
-/// What is quantised; the first step that applies is done before the rotation, in one pass over the row.
+/// What is quantised, made in one pass over the row, before the rotation. In this order, each where it is set:
+///   v = x, or silu(x) * up;  v = v / sqrt(mean(v^2 over its group) + eps) * norm[c % group];
+///   v *= silu(silu_gate);  v *= sigmoid(sigmoid_gate)
 struct ActsInput {
   const float* x = nullptr;     // [n_row, K]
-  const float* norm = nullptr;  // [K]: x / sqrt(mean(x^2) + eps) * norm
+  const float* up = nullptr;    // [n_row, K]
+  const float* norm = nullptr;  // [group]
+  int64_t group = 0;            // columns normalised together; divides K
   float eps = 0;
-  const float* up = nullptr;  // [n_row, K]: silu(x) * up
-  float* keep = nullptr;      // [n_row, K]: the f32 values that were quantised, for steps that read them
+  const float* silu_gate = nullptr;     // [n_row, K]
+  const float* sigmoid_gate = nullptr;  // [n_row, K]
+  float* keep = nullptr;                // [n_row, K]: the f32 values that were quantised, for steps that read them
 };
 
 /// Rows r with int4_rows[r / multiple] take the int4 grid, all others int8; int4_rows is read only when acts.mix is
