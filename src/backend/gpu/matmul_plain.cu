@@ -1,0 +1,248 @@
+#include "backend/gpu/blocks.cuh"
+#include "backend/gpu/matmul_plain.h"
+
+namespace onebit::gpu {
+namespace {
+
+constexpr int kWarps = 8;     // of a block; more than 2^19 weight rows do not fit the grid
+constexpr int kRowTile = 8;   // result rows that share one reading of a weight row
+constexpr int kMaxThreads = 256;
+
+/// Where the weights and the input of result row r are; ids is null for plain products.
+struct Rows {
+  const int32_t* ids;
+  int64_t n_used;  // result rows per input row
+  int64_t n_out, expert_bytes;
+};
+
+/// One warp: weight row n against result rows [r0, r0 + kRowTile) (one row when each has its own expert). Lane l takes
+/// groups l, l + 32, ... Bytes: a weight row per kRowTile rows; 32 multiplies an 8-instruction group and row.
+template <BlockType kType>
+__global__ void matmul_codes(const uint8_t* weight, Rows rows, int64_t row_bytes, const int8_t* codes,
+                             const float* scales, int64_t n_group, int64_t n_row, float* y, const float* add) {
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp;
+  const int64_t n = static_cast<int64_t>(blockIdx.y) * kWarps + threadIdx.x / kWarp;
+  if (n >= rows.n_out) return;
+  const int64_t step = rows.ids ? 1 : kRowTile, r0 = blockIdx.x * step;
+  const int count = static_cast<int>(min(step, n_row - r0));
+  const uint8_t* row = weight + (rows.ids ? rows.ids[r0] * rows.expert_bytes : 0) + n * row_bytes;
+  float total[kRowTile] = {};
+  for (int64_t g = lane; g < n_group; g += kWarp) {
+    Codes32 w;
+    read_codes32<kType>(row, g, w);
+#pragma unroll
+    for (int i = 0; i < kRowTile; ++i) {
+      if (i >= count) break;
+      const int64_t at = (r0 + i) / rows.n_used * n_group + g;
+      const int* a = reinterpret_cast<const int*>(codes + at * 32);
+      int products[2] = {}, sums[2] = {};
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        products[j / 4] = dot4(a[j], w.packed[j], products[j / 4]);
+        if (has_min(kType)) sums[j / 4] = dot4(a[j], 0x01010101, sums[j / 4]);
+      }
+      if (!by_16(kType)) {
+        products[0] += products[1];
+        sums[0] += sums[1];
+      }
+#pragma unroll
+      for (int k = 0; k < (by_16(kType) ? 2 : 1); ++k) {
+        total[i] += static_cast<float>(products[k]) * w.scale[k] * scales[at];
+        if (has_min(kType)) total[i] -= static_cast<float>(sums[k]) * w.min[k] * scales[at];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRowTile; ++i) {
+    if (i >= count) break;
+    const float sum = warp_sum(total[i]);
+    const int64_t at = (r0 + i) * rows.n_out + n;
+    if (lane == 0) y[at] = add ? sum + add[at] : sum;
+  }
+}
+
+/// As matmul_codes for float weights and f32 inputs.
+template <BlockType kType>
+__global__ void matmul_floats(const uint8_t* weight, Rows rows, int64_t row_bytes, const float* x, int64_t n_in,
+                              int64_t n_row, float* y, const float* add) {
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp;
+  const int64_t n = static_cast<int64_t>(blockIdx.y) * kWarps + threadIdx.x / kWarp;
+  if (n >= rows.n_out) return;
+  const int64_t step = rows.ids ? 1 : kRowTile, r0 = blockIdx.x * step;
+  const int count = static_cast<int>(min(step, n_row - r0));
+  const uint8_t* row = weight + (rows.ids ? rows.ids[r0] * rows.expert_bytes : 0) + n * row_bytes;
+  float total[kRowTile] = {};
+  for (int64_t k = lane; k < n_in; k += kWarp) {
+    const float w = read_float<kType>(row, k);
+#pragma unroll
+    for (int i = 0; i < kRowTile; ++i) {
+      if (i < count) total[i] = fmaf(x[(r0 + i) / rows.n_used * n_in + k], w, total[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRowTile; ++i) {
+    if (i >= count) break;
+    const float sum = warp_sum(total[i]);
+    const int64_t at = (r0 + i) * rows.n_out + n;
+    if (lane == 0) y[at] = add ? sum + add[at] : sum;
+  }
+}
+
+dim3 grid_of(const Rows& rows, int64_t n_row) {
+  const int64_t step = rows.ids ? 1 : kRowTile;
+  return dim3(static_cast<unsigned>((n_row + step - 1) / step), static_cast<unsigned>((rows.n_out + kWarps - 1) / kWarps));
+}
+
+Rows rows_of(const DeviceWeight& weight) { return {nullptr, 1, weight.n_out, weight.expert_bytes}; }
+
+Rows rows_of(const DeviceWeight& weight, bool shared_input, const ExpertGroups& groups) {
+  return {groups.ids, shared_input ? groups.n_used : 1, weight.n_out, weight.expert_bytes};
+}
+
+void run_codes(const DeviceWeight& weight, const Rows& rows, const DeviceActs& acts, int64_t n_row, float* y,
+               const float* add, gpuStream_t stream) {
+  if (n_row == 0) return;
+  with_quantised_type(weight.type, [&]<BlockType kType>() {
+    launch(matmul_codes<kType>, grid_of(rows, n_row), dim3(kWarps * kWarp), 0, stream, weight.data, rows,
+           row_bytes(kType, weight.n_in), acts.codes, acts.scales, weight.n_in / 32, n_row, y, add);
+  });
+}
+
+void run_floats(const DeviceWeight& weight, const Rows& rows, const float* x, int64_t n_row, float* y,
+                const float* add, gpuStream_t stream) {
+  if (n_row == 0) return;
+  with_float_type(weight.type, [&]<BlockType kType>() {
+    launch(matmul_floats<kType>, grid_of(rows, n_row), dim3(kWarps * kWarp), 0, stream, weight.data, rows,
+           row_bytes(kType, weight.n_in), x, weight.n_in, n_row, y, add);
+  });
+}
+
+// --- lookup ----------------------------------------------------------------------------------------------------------
+
+template <BlockType kType>
+__global__ void gather_codes(const uint8_t* table, int64_t row_bytes, const int32_t* ids, int64_t n_group, float* y) {
+  wait_for_previous();
+  const uint8_t* row = table + ids[blockIdx.x] * row_bytes;
+  float* to = y + blockIdx.x * n_group * 32;
+  for (int64_t g = threadIdx.x; g < n_group; g += blockDim.x) {
+    Codes32 w;
+    read_codes32<kType>(row, g, w);
+    for (int j = 0; j < 32; ++j) {
+      const float value = w.scale[j / 16] * static_cast<float>(w.code(j));
+      to[g * 32 + j] = has_min(kType) ? value - w.min[j / 16] : value;
+    }
+  }
+}
+
+template <BlockType kType>
+__global__ void gather_floats(const uint8_t* table, int64_t row_bytes, const int32_t* ids, int64_t n_in, float* y) {
+  wait_for_previous();
+  const uint8_t* row = table + ids[blockIdx.x] * row_bytes;
+  for (int64_t i = threadIdx.x; i < n_in; i += blockDim.x) y[blockIdx.x * n_in + i] = read_float<kType>(row, i);
+}
+
+// --- quantisation ----------------------------------------------------------------------------------------------------
+
+__device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+/// One block a row; one warp a block of 32 columns, a lane a column.
+__global__ void quantize_rows(ActsInput input, int64_t n_in, bool rotate, ActsMix mix, const uint8_t* int4_rows,
+                              int64_t multiple, int8_t* codes, float* scales, int32_t* sums) {
+  wait_for_previous();
+  extern __shared__ float rms[];  // [n_in / group]
+  const int64_t r = blockIdx.x;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warp = blockDim.x / kWarp;
+  const auto value_at = [&](int64_t c) {
+    const int64_t at = r * n_in + c;
+    const float x = input.x[at];
+    return input.up ? x * sigmoid_of(x) * input.up[at] : x;
+  };
+  if (input.norm) {
+    for (int64_t g = warp; g < n_in / input.group; g += n_warp) {
+      float sum = 0;
+      for (int64_t c = lane; c < input.group; c += kWarp) {
+        const float x = value_at(g * input.group + c);
+        sum = fmaf(x, x, sum);
+      }
+      sum = warp_sum(sum);
+      if (lane == 0) rms[g] = sqrtf(sum / static_cast<float>(input.group) + input.eps);
+    }
+    __syncthreads();
+  }
+  const bool int4 = mix == ActsMix::int4 || (mix == ActsMix::mixed && int4_rows[r / multiple] != 0);
+  const float high = int4 ? 7.0f : 127.0f, low = int4 ? -8.0f : -127.0f;
+  for (int64_t b = warp; b < n_in / 32; b += n_warp) {
+    const int64_t c = b * 32 + lane, at = r * n_in + c;
+    float v = value_at(c);
+    if (input.norm) v = v / rms[c / input.group] * input.norm[c % input.group];
+    if (input.silu_gate) v = v * (input.silu_gate[at] * sigmoid_of(input.silu_gate[at]));
+    if (input.sigmoid_gate) v = v * sigmoid_of(input.sigmoid_gate[at]);
+    if (input.keep) input.keep[at] = v;
+    if (rotate) {
+#pragma unroll
+      for (int stride = 1; stride < 32; stride *= 2) {
+        const float other = shfl_xor(v, stride);
+        v = lane & stride ? other - v : v + other;
+      }
+      v *= 0.17677669529663687f;  // 1 / sqrt(32)
+    }
+    const float amax = warp_max(isnan(v) ? 0.0f : fabsf(v));
+    const bool empty = amax < 0x1p-100f;
+    const float scaled = empty ? 0.0f : roundf(v * (high / amax));
+    const int code = isnan(scaled) ? 0 : static_cast<int>(fminf(fmaxf(scaled, low), high));
+    codes[at] = static_cast<int8_t>(code);
+    const int sum = warp_sum(code);
+    if (lane == 0) {
+      scales[r * (n_in / 32) + b] = empty ? 0.0f : amax / high;
+      sums[r * (n_in / 32) + b] = sum;
+    }
+  }
+}
+
+}  // namespace
+
+void quantize_plain(const ActsInput& input, bool rotate, const uint8_t* int4_rows, int64_t multiple,
+                    const DeviceActs& acts, gpuStream_t stream) {
+  if (acts.n_row == 0) return;
+  const size_t shared = input.norm ? static_cast<size_t>(acts.n_in / input.group) * sizeof(float) : 0;
+  launch(quantize_rows, dim3(static_cast<unsigned>(acts.n_row)), dim3(kMaxThreads), shared, stream, input, acts.n_in,
+         rotate, acts.mix, int4_rows, multiple, acts.codes, acts.scales, acts.sums);
+}
+
+void gather_plain(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float* y, gpuStream_t stream) {
+  if (n_row == 0) return;
+  const dim3 grid(static_cast<unsigned>(n_row));
+  const bool done =
+      with_quantised_type(weight.type,
+                          [&]<BlockType kType>() {
+                            launch(gather_codes<kType>, grid, dim3(64), 0, stream, weight.data,
+                                   row_bytes(kType, weight.n_in), ids, weight.n_in / 32, y);
+                          }) ||
+      with_float_type(weight.type, [&]<BlockType kType>() {
+        launch(gather_floats<kType>, grid, dim3(kMaxThreads), 0, stream, weight.data, row_bytes(kType, weight.n_in),
+               ids, weight.n_in, y);
+      });
+  (void)done;
+}
+
+void matmul_plain(const Product& product, const DeviceActs& acts, gpuStream_t stream) {
+  run_codes(*product.weight, rows_of(*product.weight), acts, acts.n_row, product.y, product.add, stream);
+}
+
+void matmul_float_plain(const Product& product, const float* x, int64_t n_row, gpuStream_t stream) {
+  run_floats(*product.weight, rows_of(*product.weight), x, n_row, product.y, product.add, stream);
+}
+
+void matmul_experts_plain(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
+                          const ExpertGroups& groups, float* y, gpuStream_t stream) {
+  run_codes(weight, rows_of(weight, shared_input, groups), acts, groups.n_row, y, nullptr, stream);
+}
+
+void matmul_experts_float_plain(const DeviceWeight& weight, const float* x, bool shared_input,
+                                const ExpertGroups& groups, float* y, gpuStream_t stream) {
+  run_floats(weight, rows_of(weight, shared_input, groups), x, groups.n_row, y, nullptr, stream);
+}
+
+}  // namespace onebit::gpu
