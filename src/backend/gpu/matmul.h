@@ -15,24 +15,25 @@ namespace onebit::gpu {
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
-/// Who reads the bytes of a weight.
-enum class WeightLayout : uint8_t {
-  plain,  // the file's rows as they are: matmul_plain.cu, and all float types
-  // Layouts of matmul kernels follow, each with the file that owns it.
+/// The forms that weights take on the device; forms.h says what each holds.
+enum class WeightForm : uint8_t {
+  plain,  // the file's rows as they are: float types, and all types where matmul_plain.cu is all there is
+  n4,     // q4_0
+  n4k,    // q4_k
+  b8,     // q8_0, q5_0, iq4_nl
+  b8f,    // q4_1, q5_1, mxfp4
+  b8k,    // q6_k, q3_k, iq4_xs
+  b8km,   // q5_k, q2_k
 };
 
 /// A matrix (or, with n_expert > 1, a stack of them) in device memory. The memory belongs to the store that loaded it.
 struct DeviceWeight {
   BlockType type = BlockType::f32;
-  WeightLayout layout = WeightLayout::plain;
+  WeightForm form = WeightForm::plain;
   int64_t n_out = 0, n_in = 0, n_expert = 1;  // N, K
   bool rotated = false, prompt_int4 = false;
   uint8_t* data = nullptr;   // 256-byte aligned
   int64_t expert_bytes = 0;  // from one expert's matrix to the next
-  // Parts of a repacked weight, inside `data`; what they hold is the layout's own.
-  const uint8_t* codes = nullptr;
-  const void* scales = nullptr;
-  const void* mins = nullptr;
 };
 
 /// Carries a file's bytes to the device through pinned memory, so that reading the next piece overlaps the copy.
@@ -62,15 +63,18 @@ void gather(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float
 /// Which grids the rows of a batch are quantised to.
 enum class ActsMix : uint8_t { int8, int4, mixed };
 
-/// Quantised rows: codes [n_row, K] int8 (int4 rows too: -8..7), scales [n_row, K/32] f32 and sums of codes
-/// [n_row, K/32] i32, each part 256-byte aligned. A layout of a kernel's own may follow (acts_bytes covers it).
+/// Quantised rows. For matmul_plain.cu: codes [n_row, K] int8 (int4 rows too: -8..7), scales [n_row, K/32] and sums of
+/// codes [n_row, K/32]. For all other kernels codes and scales are tiled and more parts follow: acts.h.
 struct DeviceActs {
   int64_t n_row = 0, n_in = 0;
   ActsMix mix = ActsMix::int8;
   int8_t* codes = nullptr;
   float* scales = nullptr;
   int32_t* sums = nullptr;
-  uint8_t* extra = nullptr;
+  int16_t* starts = nullptr;
+  int16_t* half_sums = nullptr;
+  uint8_t* halves = nullptr;
+  float* row_scales = nullptr;
 };
 
 /// Bytes for up to max_rows rows of K columns.
