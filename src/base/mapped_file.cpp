@@ -30,17 +30,37 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   data_ = static_cast<const uint8_t*>(map);
 }
 
+MappedFile MappedFile::in_memory(std::string name, size_t size) {
+  MappedFile file;
+  file.path_ = std::move(name);
+  void* map = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) fail(ErrorKind::out_of_memory, "{}: no {} bytes of memory", file.path_, size);
+  file.data_ = static_cast<const uint8_t*>(map);
+  file.size_ = size;
+  file.writable_ = true;
+  return file;
+}
+
+std::span<uint8_t> MappedFile::writable_bytes() {
+  CHECK(writable_);
+  return {const_cast<uint8_t*>(data_), size_};
+}
+
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<uint8_t*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      writable_(other.writable_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(writable_, other.writable_);
   return *this;
 }
 

@@ -4,11 +4,16 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "convert/convert.h"
+#include "model/shapes.h"
 
 namespace onebit {
 
 int cmd_convert(const Options& options) {
   const std::string name = options.type.empty() ? "bf16" : options.type;
+  if (is_shape(options.files[0])) {
+    write_shape(options.files[0], options.files[1]);
+    return 0;
+  }
   const std::optional<BlockType> type = parse_type(name);
   if (!type) fail(ErrorKind::usage, "--type: unknown type \"{}\"", name);
   const StopSignals signals;

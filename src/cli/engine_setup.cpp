@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "gguf/hadamard.h"
 #include "gguf/keys.h"
+#include "model/shapes.h"
 
 namespace onebit {
 namespace {
@@ -26,13 +27,13 @@ std::string device_name(std::string name) {
 
 std::string drafter_kind(const std::string& path) {
   if (path.empty()) return "none";
-  const GgufFile file = GgufFile::open(path);
+  const GgufFile file = open_model_file(path, Filling::none);
   if (!is_drafter(file)) return file.architecture();  // refused with its reason when the drafter is opened
   return read_drafter_config(file).version() == 2 ? "dflash2" : "dflash";
 }
 
 RecipeFacts read_facts(const Options& options, const EngineOptions& engine) {
-  const GgufFile file = GgufFile::open(options.model);
+  const GgufFile file = open_model_file(options.model, Filling::none);
   RecipeFacts facts;
   facts.device = make_backend(engine.device, engine.backend)->info().name;
   facts.architecture = file.architecture();

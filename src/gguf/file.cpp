@@ -241,12 +241,14 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-GgufFile GgufFile::open(const std::string& path) {
+GgufFile GgufFile::open(const std::string& path) { return from_mapping(MappedFile(path)); }
+
+GgufFile GgufFile::from_mapping(MappedFile mapping) {
   GgufFile file;
-  file.path_ = path;
-  const MappedFile& first = file.parts_.emplace_back(path);
+  file.path_ = mapping.path();
+  const MappedFile& first = file.parts_.emplace_back(std::move(mapping));
   file.file_bytes_ = first.bytes().size();
-  read_part(first.bytes(), path, file.version_, file.metadata_, file.tensors_);
+  read_part(first.bytes(), file.path_, file.version_, file.metadata_, file.tensors_);
   file.index_metadata();
   file.open_other_parts();
   file.index_tensors();

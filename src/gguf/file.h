@@ -79,6 +79,8 @@ class GgufFile {
   /// Reads a single file from the caller's bytes, which must outlive the object. `name` stands for the path in
   /// messages.
   static GgufFile from_memory(std::span<const uint8_t> bytes, std::string name = "memory");
+  /// Takes over one whole file.
+  static GgufFile from_mapping(MappedFile mapping);
 
   const std::string& path() const { return path_; }
   uint32_t version() const { return version_; }

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "gguf/keys.h"
+#include "model/shapes.h"
 
 namespace onebit {
 namespace {
@@ -25,7 +26,7 @@ constexpr int32_t kVersion1Candidates = 10;  // confidence of a version 1 draft 
 }  // namespace
 
 std::unique_ptr<Drafter> Drafter::open(const std::string& path, Model& target) {
-  return std::make_unique<Drafter>(GgufFile::open(path), target);
+  return std::make_unique<Drafter>(open_model_file(path), target);
 }
 
 Drafter::Drafter(GgufFile file, Model& target)

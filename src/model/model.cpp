@@ -3,11 +3,12 @@
 #include "base/error.h"
 #include "gguf/keys.h"
 #include "model/registry.h"
+#include "model/shapes.h"
 
 namespace onebit {
 
 std::unique_ptr<Model> Model::open(const std::string& path, W4a4 mode) {
-  return std::make_unique<Model>(GgufFile::open(path), mode);
+  return std::make_unique<Model>(open_model_file(path), mode);
 }
 
 Model::Model(GgufFile file, W4a4 mode)
