@@ -5,6 +5,7 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "convert/tensor_stream.h"
+#include "measure/loaded_model.h"
 
 namespace onebit {
 
@@ -13,6 +14,7 @@ int cmd_run(Options options);
 int cmd_chat(Options options);
 int cmd_plan(Options options);
 int cmd_bench(Options options);
+int cmd_eval(const Options& options);
 int cmd_inspect(const Options& options);
 int cmd_tokenize(const Options& options);
 int cmd_detokenize(const Options& options);
@@ -20,6 +22,9 @@ int cmd_quantize(const Options& options);
 int cmd_convert(const Options& options);
 int cmd_version(const Options& options);
 int cmd_help(const Options& options);
+
+/// The device and memory flags of commands that run a model over a text.
+MeasureOptions measure_options(const Options& options);
 
 /// How quantize and convert report: a bar, and an end when a signal came. Both objects must outlive the callback.
 ProgressCallback show_stream(Progress& progress, const StopSignals& signals);

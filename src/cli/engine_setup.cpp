@@ -17,14 +17,6 @@ namespace {
 
 constexpr int32_t kServeSlots = 4;
 
-/// Our name of a device: llama-server's "CUDA0", "ROCm0" and "none" are understood too.
-std::string device_name(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) name.pop_back();
-  if (name == "none") return "cpu";
-  return name == "hip" ? "rocm" : name;
-}
-
 std::string drafter_kind(const std::string& path) {
   if (path.empty()) return "none";
   const GgufFile file = open_model_file(path, Filling::none);
@@ -75,6 +67,13 @@ void check_model_flags(Options& options, std::vector<std::string>& warnings) {
 }
 
 }  // namespace
+
+std::string device_name(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) name.pop_back();
+  if (name == "none") return "cpu";
+  return name == "hip" ? "rocm" : name;
+}
 
 EngineSetup set_up_engine(Options& options) {
   EngineSetup setup;

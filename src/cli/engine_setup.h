@@ -21,6 +21,9 @@ struct EngineSetup {
   std::vector<std::string> warnings;
 };
 
+/// Our name of a device: llama-server's "CUDA0", "ROCm0" and "none" are understood too.
+std::string device_name(std::string name);
+
 /// Reads the files' headers, applies recipes to `options` and fills in the engine's options. Throws Error(usage) for a
 /// missing -m and Error(refused) for files and recipes that are bad.
 EngineSetup set_up_engine(Options& options);

@@ -22,6 +22,8 @@ int run_command(const Options& options) {
       return cmd_plan(options);
     case kBench:
       return cmd_bench(options);
+    case kEval:
+      return cmd_eval(options);
     case kInspect:
       return cmd_inspect(options);
     case kTokenize:

@@ -26,8 +26,12 @@ enum CommandBit : uint32_t {
   kConvert = 1 << 9,
   kVersion = 1 << 10,
   kHelp = 1 << 11,
+  kEval = 1 << 12,
+  kImatrix = 1 << 13,
 };
 inline constexpr uint32_t kEngineCommands = kServe | kRun | kChat | kPlan | kBench;
+/// Commands that run a model over a text.
+inline constexpr uint32_t kMeasureCommands = kEval | kImatrix | kQuantize;
 
 /// Every value that a flag sets. The initial values are the defaults.
 struct Options {
@@ -64,6 +68,10 @@ struct Options {
 
   // bench
   int64_t bench_prompt = 512, bench_gen = 64, bench_verify = 8, bench_reps = 5;
+
+  // measurements over texts
+  int64_t n_chunks = 0;
+  std::string save_logits, against, output;
 
   // files and listings
   std::string type;
