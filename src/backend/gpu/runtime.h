@@ -45,6 +45,30 @@ void check_launch(const char* what);
 #define gpuMemcpyHostToDevice ONEBIT_GPU(MemcpyHostToDevice)
 #define gpuMemcpyDeviceToHost ONEBIT_GPU(MemcpyDeviceToHost)
 #define gpuMemcpyDeviceToDevice ONEBIT_GPU(MemcpyDeviceToDevice)
+#define gpuStreamCreateWithFlags ONEBIT_GPU(StreamCreateWithFlags)
+#define gpuStreamNonBlocking ONEBIT_GPU(StreamNonBlocking)
+#define gpuStreamDestroy ONEBIT_GPU(StreamDestroy)
+#define gpuStreamSynchronize ONEBIT_GPU(StreamSynchronize)
+#define gpuEventCreateWithFlags ONEBIT_GPU(EventCreateWithFlags)
+#define gpuEventDisableTiming ONEBIT_GPU(EventDisableTiming)
+#define gpuEventDestroy ONEBIT_GPU(EventDestroy)
+#define gpuEventRecord ONEBIT_GPU(EventRecord)
+#define gpuEventSynchronize ONEBIT_GPU(EventSynchronize)
+#define gpuStreamBeginCapture ONEBIT_GPU(StreamBeginCapture)
+#define gpuStreamCaptureModeThreadLocal ONEBIT_GPU(StreamCaptureModeThreadLocal)
+#define gpuStreamEndCapture ONEBIT_GPU(StreamEndCapture)
+#define gpuGraphLaunch ONEBIT_GPU(GraphLaunch)
+#define gpuGraphDestroy ONEBIT_GPU(GraphDestroy)
+#define gpuGraphExecDestroy ONEBIT_GPU(GraphExecDestroy)
+#if defined(__HIP__) || defined(__HIP_PLATFORM_AMD__)
+#define gpuHostMalloc(pointer, bytes) hipHostMalloc(pointer, bytes, hipHostMallocDefault)
+#define gpuHostFree hipHostFree
+#define gpuGraphInstantiate(exec, graph) hipGraphInstantiate(exec, graph, nullptr, nullptr, 0)
+#else
+#define gpuHostMalloc cudaMallocHost
+#define gpuHostFree cudaFreeHost
+#define gpuGraphInstantiate(exec, graph) cudaGraphInstantiate(exec, graph, 0)
+#endif
 #define gpuGetLastError ONEBIT_GPU(GetLastError)
 #define gpuFuncSetAttribute ONEBIT_GPU(FuncSetAttribute)
 #define gpuFuncAttributeMaxDynamicSharedMemorySize ONEBIT_GPU(FuncAttributeMaxDynamicSharedMemorySize)

@@ -1,0 +1,94 @@
+// Every op of plan/op.h except the matrix products (matmul.h), as functions that enqueue kernels. Shapes and formulas
+// are those of plan/op.h; pointers are device memory; a call with no rows does nothing.
+#pragma once
+
+#include <vector>
+
+#include "backend/gpu/rows.h"
+#include "backend/gpu/state_memory.h"
+#include "plan/op.h"
+
+namespace onebit::gpu {
+
+// elementwise.cu: bandwidth-bound, each input read once and each output written once.
+void add(const float* a, const float* b, float* y, int64_t n, gpuStream_t stream);
+void sigmoid_mul(const float* x, const float* gate, float* y, int64_t n_row, int64_t width, int64_t gate_width,
+                 gpuStream_t stream);
+void swiglu(const float* gate, const float* up, float* y, int64_t n, gpuStream_t stream);
+void softcap(const float* x, float* y, int64_t n, const SoftcapParams& params, gpuStream_t stream);
+void slice_heads(const float* x, float* y, int64_t n_row, int64_t width, const SliceParams& params,
+                 gpuStream_t stream);
+void gather_rows(const float* x, const int32_t* rows, float* y, int64_t n_row, int64_t width, gpuStream_t stream);
+void store_rows(const float* x, int64_t n_row, int64_t width, const RowsMemory& memory, int64_t offset,
+                gpuStream_t stream);
+void load_rows(const RowsMemory& memory, const int32_t* source_rows, float* y, int64_t n_row, gpuStream_t stream);
+void combine_experts(const float* x, const float* weights, float* y, int64_t n_row, int64_t n_used, int64_t width,
+                     gpuStream_t stream);
+void block_conv(const float* x, const float* delta, const float* base, float* y, const BatchRows& rows, int64_t width,
+                const BlockConvParams& params, gpuStream_t stream);
+
+// norm.cu
+void rms_norm(const float* x, const float* w, float* y, int64_t n_group, int64_t group, float eps, gpuStream_t stream);
+void gated_norm(const float* x, const float* w, const float* z, float* y, int64_t n_group, int64_t group, float eps,
+                gpuStream_t stream);
+
+// rope.cu: cosines and sines of all rows' positions once per run, shared by all steps with the same angles.
+/// Angle of pair i is position * turns[i]; turns [n_rot/2] in f64 from the formula in plan/op.h, factors null or
+/// [n_rot/2] on the host.
+std::vector<double> rope_turns(const RopeParams& params, const float* factors);
+/// table: [n_tok, n_pair] of (cos, sin), times `magnitude`.
+void rope_table(const double* turns, int64_t n_pair, double magnitude, const BatchRows& rows, float2* table,
+                gpuStream_t stream);
+/// y may be x.
+void rope(const float* x, float* y, int64_t n_row, const RopeParams& params, const float2* table, const RowMap& map,
+          gpuStream_t stream);
+
+// attention.cu
+void kv_store(const float* k, const float* v, const BatchRows& rows, const KvMemory& memory, gpuStream_t stream);
+struct AttentionCall {
+  const float* q = nullptr;  // [n_row, n_head * d_head]
+  const float* k = nullptr;  // block_attention only: the rows' own keys and values [n_tok, n_head_kv * d_head]
+  const float* v = nullptr;
+  float* y = nullptr;
+  int64_t n_row = 0;
+  int64_t context = 0;  // no row sees more cached positions than this
+  RowMap map;
+  float* scratch = nullptr;
+  int64_t scratch_bytes = 0;
+};
+int64_t attention_scratch_bytes(const AttentionParams& params, int64_t max_rows);
+void attention(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows, const KvMemory& memory,
+               gpuStream_t stream);
+
+// delta_net.cu
+struct DeltaNetCall {
+  const float *u = nullptr, *beta = nullptr, *alpha = nullptr;
+  const float *conv = nullptr, *a = nullptr, *dt = nullptr;
+  float* y = nullptr;
+  float* scratch = nullptr;  // delta_net_scratch_bytes
+};
+int64_t delta_net_scratch_bytes(const DeltaNetParams& params, const DeltaMemory& memory, int64_t max_tok);
+void delta_net(const DeltaNetCall& call, const DeltaNetParams& params, const BatchRows& rows, const DeltaMemory& memory,
+               gpuStream_t stream);
+
+// select.cu
+void route(const float* logits, int32_t* ids, float* weights, int64_t n_row, int64_t n_expert,
+           const RouteParams& params, gpuStream_t stream);
+int64_t top_k_scratch_bytes(int64_t max_rows, int64_t width, int32_t k);
+/// values may be null (argmax: k = 1).
+void top_k(const float* x, int64_t n_row, int64_t width, int32_t k, int32_t* ids, float* values, uint8_t* scratch,
+           gpuStream_t stream);
+struct WalkCall {
+  const int32_t* candidates = nullptr;  // [n_row, k]
+  const float *unary = nullptr, *gamma = nullptr;
+  const float* predecessors = nullptr;  // [n_sequence + n_row * k, rank]: rows A of the anchors, then of candidates
+  const float* successors = nullptr;    // [n_row * k, rank]: rows B of the candidates
+  int32_t* ids = nullptr;
+  float *confidence = nullptr, *scores = nullptr;
+};
+void select_walk(const WalkCall& call, int64_t n_row, int64_t k, int64_t rank, const BatchRows& rows, const RowMap& map,
+                 gpuStream_t stream);
+/// ids[i] = token of the first row of sequence i, followed by a copy of candidates [n].
+void walk_ids(const BatchRows& rows, const int32_t* candidates, int64_t n, int32_t* ids, gpuStream_t stream);
+
+}  // namespace onebit::gpu

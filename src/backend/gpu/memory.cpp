@@ -1,0 +1,28 @@
+#include "backend/gpu/memory.h"
+
+namespace onebit::gpu {
+
+DeviceMemory::DeviceMemory(int64_t bytes, const char* what) : bytes_(bytes) {
+  if (bytes > 0) check(gpuMalloc(reinterpret_cast<void**>(&data_), static_cast<size_t>(bytes)), what);
+}
+DeviceMemory::~DeviceMemory() {
+  if (data_) (void)gpuFree(data_);
+}
+
+PinnedMemory::PinnedMemory(int64_t bytes, const char* what) : bytes_(bytes) {
+  if (bytes > 0) check(gpuHostMalloc(reinterpret_cast<void**>(&data_), static_cast<size_t>(bytes)), what);
+}
+PinnedMemory::~PinnedMemory() {
+  if (data_) (void)gpuHostFree(data_);
+}
+
+Stream::Stream() { check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "a stream"); }
+Stream::~Stream() { (void)gpuStreamDestroy(stream_); }
+void Stream::wait(const char* what) const { check(gpuStreamSynchronize(stream_), what); }
+
+Event::Event() { check(gpuEventCreateWithFlags(&event_, gpuEventDisableTiming), "an event"); }
+Event::~Event() { (void)gpuEventDestroy(event_); }
+void Event::record(gpuStream_t stream) { check(gpuEventRecord(event_, stream), "recording an event"); }
+void Event::wait(const char* what) const { check(gpuEventSynchronize(event_), what); }
+
+}  // namespace onebit::gpu

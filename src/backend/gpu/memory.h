@@ -1,0 +1,93 @@
+// Owners of device things: memory on the device, pinned memory of the host, streams and events. Each is freed with its
+// owner; failures throw (runtime.h).
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "backend/gpu/runtime.h"
+
+namespace onebit::gpu {
+
+/// Bytes on the device, 256-byte aligned; not zeroed.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(int64_t bytes, const char* what);
+  DeviceMemory(DeviceMemory&& other) noexcept { swap(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~DeviceMemory();
+
+  uint8_t* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  void swap(DeviceMemory& other) {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  uint8_t* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+/// Bytes of the host that the device copies from and to without a detour.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  PinnedMemory(int64_t bytes, const char* what);
+  PinnedMemory(PinnedMemory&& other) noexcept { swap(other); }
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~PinnedMemory();
+
+  uint8_t* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void swap(PinnedMemory& other) {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  uint8_t* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+class Stream {
+ public:
+  Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream();
+  gpuStream_t get() const { return stream_; }
+  /// Blocks until all work is done; throws when some of it failed.
+  void wait(const char* what) const;
+
+ private:
+  gpuStream_t stream_ = nullptr;
+};
+
+/// A point in a stream.
+class Event {
+ public:
+  Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event();
+  void record(gpuStream_t stream);
+  /// Blocks until the work before the last record() is done; at once when there was none.
+  void wait(const char* what) const;
+
+ private:
+  gpuEvent_t event_ = nullptr;
+};
+
+}  // namespace onebit::gpu
