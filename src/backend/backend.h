@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "plan/batch.h"
 #include "plan/plan.h"
 
@@ -32,6 +33,20 @@ class StatePool {
   virtual void copy_slot(int32_t from, int32_t to) = 0;
   /// Copies one page of every cache, so that a shared prefix may be continued by another sequence.
   virtual void copy_page(int32_t from, int32_t to) = 0;
+
+  /// Slots and pages as bytes, for files: one state after another in the order that make_states() was given, in the
+  /// device's own layout, which another pool of the same device and sizes reads back to the same bits. Spans are as
+  /// long as state_bytes() says for one slot, or one page, of all the states. A device that can't throws
+  /// Error(refused), which is what these do unless overridden.
+  virtual void read_slot(int32_t /*slot*/, std::span<uint8_t> /*to*/) const { refuse_bytes(); }
+  virtual void write_slot(int32_t /*slot*/, std::span<const uint8_t> /*from*/) { refuse_bytes(); }
+  virtual void read_page(int32_t /*page*/, std::span<uint8_t> /*to*/) const { refuse_bytes(); }
+  virtual void write_page(int32_t /*page*/, std::span<const uint8_t> /*from*/) { refuse_bytes(); }
+
+ private:
+  [[noreturn]] static void refuse_bytes() {
+    fail(ErrorKind::refused, "this device can't put its states into a file or take them from one");
+  }
 };
 
 using Ticket = uint64_t;

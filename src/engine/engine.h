@@ -84,6 +84,9 @@ class Engine {
   void read_draft(std::span<int32_t> ids, std::span<float> confidence);
 
   void clear_slot(int32_t slot);
+  /// State memory: recurrent slots and pages of the target, pages of the drafter (null without one).
+  StatePool& target_states() { return *target_states_; }
+  StatePool* draft_states() { return draft_states_.get(); }
 
  private:
   EnginePlan plan_;

@@ -73,7 +73,10 @@ struct Scheduler::Impl {
 };
 
 Scheduler::Impl::Impl(Engine& e)
-    : engine(e), speculator(e), pages(e.target_sizes().n_pages), draft_pages(e.draft_sizes().n_pages) {
+    : engine(e),
+      speculator(e),
+      pages(e.target_sizes().n_pages, [&e](int32_t from, int32_t to) { e.target_states().copy_page(from, to); }),
+      draft_pages(e.draft_sizes().n_pages, [&e](int32_t from, int32_t to) { e.draft_states()->copy_page(from, to); }) {
   const EngineOptions& o = engine.options();
   DraftContext draft;
   if (engine.drafter()) draft = {&draft_pages, engine.drafter()->config().context_rows()};

@@ -19,7 +19,7 @@ Session::Session(int32_t slot, int64_t n_ctx, PagePool& pages, const DraftContex
 }
 
 Sequence Session::rows(int32_t row, int32_t n_tok, Phase phase) {
-  pages_.reserve(n_past() + n_tok);
+  pages_.reserve(n_past(), n_past() + n_tok);
   last_phase_ = phase;
   return {.row = row,
           .n_tok = n_tok,
@@ -67,7 +67,7 @@ void Session::start_prompt(int64_t n_prompt) {
 }
 
 Sequence Session::encode_rows(int32_t row, int32_t n_tok, int64_t pos) {
-  draft_pages_->reserve(pos + n_tok);
+  draft_pages_->reserve(pos, pos + n_tok);
   return {.row = row,
           .n_tok = n_tok,
           .pos = static_cast<int32_t>(pos),

@@ -22,7 +22,8 @@ struct Sequence {
   Phase phase = Phase::prompt;
   int32_t slot = 0;      // recurrent state slot
   int32_t n_commit = 0;  // rows of the slot's tape that were accepted and must be applied first
-  // Page of positions [i*kPageTokens, (i+1)*kPageTokens); -1: dropped, out of every window.
+  // Page of positions [i*kPageTokens, (i+1)*kPageTokens). Pages at the front may be -1: nothing of them is there, and
+  // block_attention sees nothing of them even where its window reaches so far.
   std::span<const int32_t> pages = {};
 };
 

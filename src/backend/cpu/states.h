@@ -59,12 +59,21 @@ class States : public StatePool {
   void clear_slot(int32_t slot) override;
   void copy_slot(int32_t from, int32_t to) override;
   void copy_page(int32_t from, int32_t to) override;
+  void read_slot(int32_t slot, std::span<uint8_t> to) const override;
+  void write_slot(int32_t slot, std::span<const uint8_t> from) override;
+  void read_page(int32_t page, std::span<uint8_t> to) const override;
+  void write_page(int32_t page, std::span<const uint8_t> from) override;
 
   /// The memory of one of this pool's states, nullptr for a state of another pool.
   Memory* find(const State* state);
 
  private:
+  /// The memory of a slot, or a page, of each state in order.
+  std::vector<std::span<uint8_t>> slot_parts(int32_t slot) const;
+  std::vector<std::span<uint8_t>> page_parts(int32_t page) const;
+
   StateSizes sizes_;
+  std::vector<const State*> order_;
   std::map<const State*, Memory> memory_;
 };
 

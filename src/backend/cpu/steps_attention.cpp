@@ -317,12 +317,13 @@ class Pieces {
   int64_t n_blocks(const Range& rows) const {
     return (rows.size() + rows_per_piece(params_) - 1) / rows_per_piece(params_);
   }
-  /// Cached pages that some of the rows see.
+  /// Cached pages that some of the rows see; missing ones at the front are left out.
   Range pages(const Sequence& sequence, const Range& rows) const {
     const int64_t first_pos = position(worker_, q_, rows.begin), last_pos = position(worker_, q_, rows.end - 1);
     const int64_t cached = block_ ? sequence.pos : last_pos + 1, window = params_.window;
-    const int64_t first = window > 0 ? std::max<int64_t>(0, first_pos - window + 1) / kPageTokens : 0;
+    int64_t first = window > 0 ? std::max<int64_t>(0, first_pos - window + 1) / kPageTokens : 0;
     const int64_t last = (cached + kPageTokens - 1) / kPageTokens;
+    while (first < last && sequence.pages[static_cast<size_t>(first)] < 0) ++first;
     return {std::min(first, last), last};
   }
 

@@ -22,10 +22,11 @@ struct Visible {
 
   int64_t size() const { return static_cast<int64_t>(k.size()) / width; }
 
-  /// Cached positions [first, end) through the window of a query at `pos`.
+  /// Cached positions [first, end) through the window of a query at `pos`, those in missing front pages left out.
   void add_cached(const KvMemory& memory, const Sequence& sequence, const AttentionParams& params, int64_t pos,
                   int64_t end) {
-    const int64_t first = params.window > 0 ? std::max<int64_t>(0, pos - params.window + 1) : 0;
+    int64_t first = params.window > 0 ? std::max<int64_t>(0, pos - params.window + 1) : 0;
+    while (first < end && sequence.pages[static_cast<size_t>(first / kPageTokens)] < 0) ++first;
     for (int64_t p = first; p < end; ++p) {
       k.resize(k.size() + static_cast<size_t>(width));
       v.resize(k.size());

@@ -2,6 +2,7 @@
 #include "backend/ref/states.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/half.h"
@@ -29,6 +30,43 @@ Memory allocate(const DeltaNetState& net, const StateSizes& sizes) {
 
 Memory allocate(const RowsState& rows, const StateSizes& sizes) {
   return RowsMemory{sizes.n_rows, rows.width, std::vector<float>(static_cast<size_t>(sizes.n_rows * rows.width))};
+}
+
+/// Puts arrays into bytes one after another.
+class BytesOut {
+ public:
+  explicit BytesOut(std::span<uint8_t> to) : to_(to) {}
+  ~BytesOut() { CHECK(to_.empty()); }
+  void put(const void* from, size_t n) {
+    CHECK(n <= to_.size());
+    std::memcpy(to_.data(), from, n);
+    to_ = to_.subspan(n);
+  }
+  void put(const std::vector<float>& from) { put(from.data(), from.size() * 4); }
+
+ private:
+  std::span<uint8_t> to_;
+};
+
+/// ... and takes them out again.
+class BytesIn {
+ public:
+  explicit BytesIn(std::span<const uint8_t> from) : from_(from) {}
+  ~BytesIn() { CHECK(from_.empty()); }
+  void take(void* to, size_t n) {
+    CHECK(n <= from_.size());
+    std::memcpy(to, from_.data(), n);
+    from_ = from_.subspan(n);
+  }
+  void take(std::vector<float>& to) { take(to.data(), to.size() * 4); }
+
+ private:
+  std::span<const uint8_t> from_;
+};
+
+TapeRow empty_tape_row(const DeltaNetState& net) {
+  const auto n_channel = static_cast<size_t>(net.n_channel), n_v_head = static_cast<size_t>(net.n_v_head);
+  return {std::vector<float>(n_channel), std::vector<float>(n_v_head), std::vector<float>(n_v_head)};
 }
 
 }  // namespace
@@ -66,7 +104,14 @@ void CacheRows::copy(int64_t from, int64_t to, int64_t n_cells) {
   if (type_ == CacheType::f16) std::copy_n(f16_.begin() + from * width_, size, f16_.begin() + to * width_);
 }
 
-States::States(const std::vector<const State*>& states, const StateSizes& sizes) : sizes_(sizes) {
+std::span<uint8_t> CacheRows::bytes(int64_t cell, int64_t n_cells) {
+  CHECK(cell >= 0 && cell + n_cells <= n_cells_);
+  const auto at = static_cast<size_t>(cell * width_), n = static_cast<size_t>(n_cells * width_);
+  if (type_ == CacheType::f32) return {reinterpret_cast<uint8_t*>(f32_.data() + at), n * 4};
+  return {reinterpret_cast<uint8_t*>(f16_.data() + at), n * 2};
+}
+
+States::States(const std::vector<const State*>& states, const StateSizes& sizes) : sizes_(sizes), order_(states) {
   for (const State* state : states) {
     memory_.emplace(state, std::visit([&](const auto& kind) { return allocate(kind, sizes); }, state->kind));
   }
@@ -100,6 +145,64 @@ void States::copy_page(int32_t from, int32_t to) {
     if (auto* kv = std::get_if<KvMemory>(&memory)) {
       kv->k.copy(from * kPageTokens, to * kPageTokens, kPageTokens);
       kv->v.copy(from * kPageTokens, to * kPageTokens, kPageTokens);
+    }
+  }
+}
+
+void States::read_slot(int32_t slot, std::span<uint8_t> to) const {
+  CHECK(slot >= 0 && slot < sizes_.n_slots);
+  BytesOut out(to);
+  for (const State* state : order_) {
+    const auto* delta = std::get_if<DeltaMemory>(&memory_.at(state));
+    if (!delta) continue;
+    out.put(delta->slots[static_cast<size_t>(slot)].window);
+    out.put(delta->slots[static_cast<size_t>(slot)].matrix);
+    std::vector<TapeRow> tape = delta->tapes[static_cast<size_t>(slot)];
+    tape.resize(static_cast<size_t>(sizes_.n_tape), empty_tape_row(std::get<DeltaNetState>(state->kind)));
+    for (const TapeRow& row : tape) {
+      for (const auto* part : {&row.u, &row.beta, &row.alpha}) out.put(*part);
+    }
+  }
+}
+
+void States::write_slot(int32_t slot, std::span<const uint8_t> from) {
+  CHECK(slot >= 0 && slot < sizes_.n_slots);
+  BytesIn in(from);
+  for (const State* state : order_) {
+    auto* delta = std::get_if<DeltaMemory>(&memory_.at(state));
+    if (!delta) continue;
+    in.take(delta->slots[static_cast<size_t>(slot)].window);
+    in.take(delta->slots[static_cast<size_t>(slot)].matrix);
+    std::vector<TapeRow>& tape = delta->tapes[static_cast<size_t>(slot)];
+    tape.assign(static_cast<size_t>(sizes_.n_tape), empty_tape_row(std::get<DeltaNetState>(state->kind)));
+    for (TapeRow& row : tape) {
+      for (auto* part : {&row.u, &row.beta, &row.alpha}) in.take(*part);
+    }
+  }
+}
+
+void States::read_page(int32_t page, std::span<uint8_t> to) const {
+  CHECK(page >= 0 && page < sizes_.n_pages);
+  BytesOut out(to);
+  for (const State* state : order_) {
+    const auto* kv = std::get_if<KvMemory>(&memory_.at(state));
+    if (!kv) continue;
+    for (const CacheRows* rows : {&kv->k, &kv->v}) {
+      const auto bytes = rows->bytes(page * kPageTokens, kPageTokens);
+      out.put(bytes.data(), bytes.size());
+    }
+  }
+}
+
+void States::write_page(int32_t page, std::span<const uint8_t> from) {
+  CHECK(page >= 0 && page < sizes_.n_pages);
+  BytesIn in(from);
+  for (const State* state : order_) {
+    auto* kv = std::get_if<KvMemory>(&memory_.at(state));
+    if (!kv) continue;
+    for (CacheRows* rows : {&kv->k, &kv->v}) {
+      const auto bytes = rows->bytes(page * kPageTokens, kPageTokens);
+      in.take(bytes.data(), bytes.size());
     }
   }
 }

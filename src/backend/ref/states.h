@@ -22,6 +22,11 @@ class CacheRows {
   /// A cell's row, widened.
   void read(int64_t cell, float* row) const;
   void copy(int64_t from, int64_t to, int64_t n_cells);
+  /// The stored bytes of some cells.
+  std::span<uint8_t> bytes(int64_t cell, int64_t n_cells);
+  std::span<const uint8_t> bytes(int64_t cell, int64_t n_cells) const {
+    return const_cast<CacheRows*>(this)->bytes(cell, n_cells);
+  }
 
  private:
   CacheType type_;
@@ -65,6 +70,10 @@ class States : public StatePool {
   void clear_slot(int32_t slot) override;
   void copy_slot(int32_t from, int32_t to) override;
   void copy_page(int32_t from, int32_t to) override;
+  void read_slot(int32_t slot, std::span<uint8_t> to) const override;
+  void write_slot(int32_t slot, std::span<const uint8_t> from) override;
+  void read_page(int32_t page, std::span<uint8_t> to) const override;
+  void write_page(int32_t page, std::span<const uint8_t> from) override;
 
   /// The memory of one of this pool's states, nullptr for a state of another pool.
   Memory* find(const State* state);
@@ -72,6 +81,7 @@ class States : public StatePool {
 
  private:
   StateSizes sizes_;
+  std::vector<const State*> order_;
   std::map<const State*, Memory> memory_;
 };
 
