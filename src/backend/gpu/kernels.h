@@ -53,10 +53,12 @@ struct AttentionCall {
   int64_t n_row = 0;
   int64_t context = 0;  // no row sees more cached positions than this
   RowMap map;
-  float* scratch = nullptr;
-  int64_t scratch_bytes = 0;
+  uint8_t* scratch = nullptr;  // attention_scratch_bytes
+  int64_t n_multiprocessor = 0;
 };
-int64_t attention_scratch_bytes(const AttentionParams& params, int64_t max_rows);
+/// Head sizes that the kernels are made for.
+bool attention_fits(const AttentionParams& params);
+int64_t attention_scratch_bytes(const AttentionParams& params, int64_t n_multiprocessor);
 void attention(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows, const KvMemory& memory,
                gpuStream_t stream);
 
@@ -67,6 +69,8 @@ struct DeltaNetCall {
   float* y = nullptr;
   float* scratch = nullptr;  // delta_net_scratch_bytes
 };
+/// Head sizes that the kernels are made for.
+bool delta_net_fits(const DeltaNetParams& params);
 int64_t delta_net_scratch_bytes(const DeltaNetParams& params, const DeltaMemory& memory, int64_t max_tok);
 void delta_net(const DeltaNetCall& call, const DeltaNetParams& params, const BatchRows& rows, const DeltaMemory& memory,
                gpuStream_t stream);

@@ -1,0 +1,466 @@
+// Attention over f16 caches on the matrix units (m16n8k16, f32 sums). A warp takes 16 queries that share a key head:
+// rows x heads of one sequence, so several rows of a decode or verify batch and all heads of a group read a key once.
+//
+// Keys and values go from the cache straight into operand registers, 16 bytes a load: the order of columns in a
+// contraction is free, so each lane's four operand words are 8 neighbouring columns of a key, or 8 neighbouring
+// positions of a value (values are stored transposed in a page). Queries and weights are f32 split in two halves of
+// f16 each, so products are exact to about 2^-22 and only the cache rounds.
+//
+// Two shapes of a block: its four warps share 16 queries and take pages in turn (decoding; pages are further divided
+// over blocks, and a second launch adds the parts and the drafter's own rows), or each has 16 queries of its own
+// (prompts; the pages that the four read are the same and come from L1). Cost: 4 x 64 x 16 x d multiply-adds a page,
+// twice over for the two halves; bytes: a page of the cache per block.
+#include <algorithm>
+
+#include "backend/gpu/attention.h"
+#include "backend/gpu/device.cuh"
+
+namespace onebit::gpu {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kQueries = 16;  // of a warp
+constexpr int kPage = static_cast<int>(kPageTokens);
+constexpr int kPad = 32;  // halves between rows of queries in shared memory: 16-byte loads of 8 lanes meet no bank twice
+constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if !defined(__HIP__)
+  asm(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+/// x and y as f16, and what that loses as f16.
+__device__ inline void split(float x, float y, uint32_t& high, uint32_t& low) {
+  const __half2 h = __floats2half2_rn(x, y);
+  const float2 back = __half22float2(h);
+  const __half2 l = __floats2half2_rn(x - back.x, y - back.y);
+  high = *reinterpret_cast<const uint32_t*>(&h);
+  low = *reinterpret_cast<const uint32_t*>(&l);
+}
+
+/// 16 queries of one sequence and key head.
+struct Tile {
+  int sequence = -1;  // -1: past the last tile
+  int first = 0;      // index of its first query among the sequence's row x head-of-group queries
+
+  __device__ static Tile find(int tile, const BatchRows& rows, int group) {
+    for (int s = 0; s < rows.n_sequence; ++s) {
+      const int n = (rows.sequences[s].n_tok * group + kQueries - 1) / kQueries;
+      if (tile < n) return {s, tile * kQueries};
+      tile -= n;
+    }
+    return {};
+  }
+};
+
+/// Upper bound of the tiles of any batch with these counts; exact for one sequence up to the last.
+__host__ __device__ inline int64_t most_tiles(int64_t n_tok, int64_t n_sequence, int64_t group) {
+  return (n_tok * group + n_sequence * (kQueries - 1)) / kQueries;
+}
+
+template <int kD>
+struct Shared {
+  __half high[kQueries][kD + kPad], low[kQueries][kD + kPad];
+};
+
+/// The running result of a warp: lane l has rows l/4 and l/4 + 8.
+template <int kD>
+struct Result {
+  float y[kD / 8][4] = {};
+  float peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+};
+
+template <int kD>
+__device__ void load_queries(const AttentionCall& call, const AttentionParams& params, const DeviceSequence& s,
+                             const Tile& tile, int kv_head, int group, Shared<kD>& to, int thread, int n_thread) {
+  for (int i = thread; i < kQueries * kD / 2; i += n_thread) {
+    const int m = i / (kD / 2), c = i % (kD / 2) * 2, query = tile.first + m;
+    float2 q = make_float2(0, 0);
+    if (query < s.n_tok * group) {
+      const int64_t row = s.row + query / group, head = kv_head * group + query % group;
+      q = *reinterpret_cast<const float2*>(call.q + (row * params.n_head + head) * kD + c);
+    }
+    uint32_t high, low;
+    split(q.x, q.y, high, low);
+    *reinterpret_cast<uint32_t*>(&to.high[m][c]) = high;
+    *reinterpret_cast<uint32_t*>(&to.low[m][c]) = low;
+  }
+}
+
+/// Positions [first, end) of the cache as one query sees them.
+struct Range {
+  int first, end;
+};
+
+__device__ inline Range range_of(const AttentionCall& call, const AttentionParams& params, const DeviceSequence& s,
+                                 int query, int group) {
+  const int pos = s.pos + min(query / group, s.n_tok - 1), window = static_cast<int>(params.window);
+  return {window > 0 ? max(0, pos - window + 1) : 0, call.k ? s.pos : pos + 1};
+}
+
+/// scores [16 queries, 64 positions]: word w of half h of the page belongs to scores[4 h + w]; a lane has positions
+/// 32 h + 8 (lane % 4) + 2 w, + 1 for rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3).
+template <int kD>
+__device__ void score_page(const __half* keys, const Shared<kD>& q, float (&scores)[8][4]) {
+  const int lane = threadIdx.x % kWarp, t = lane % 4, c = lane / 4;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0;
+#pragma unroll(kD > 128 ? 2 : 4)
+  for (int i = 0; i < kD / 32; ++i) {
+    const int column = 32 * i + 8 * t;
+    uint4 k[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int position = 32 * (j / 4) + c / 2 * 8 + 2 * (j % 4) + c % 2;
+      k[j] = *reinterpret_cast<const uint4*>(keys + position * kD + column);
+    }
+    const uint4 h0 = *reinterpret_cast<const uint4*>(&q.high[c][column]);
+    const uint4 h1 = *reinterpret_cast<const uint4*>(&q.high[c + 8][column]);
+    const uint4 l0 = *reinterpret_cast<const uint4*>(&q.low[c][column]);
+    const uint4 l1 = *reinterpret_cast<const uint4*>(&q.low[c + 8][column]);
+    const uint32_t high[2][4] = {{h0.x, h1.x, h0.y, h1.y}, {h0.z, h1.z, h0.w, h1.w}};
+    const uint32_t low[2][4] = {{l0.x, l1.x, l0.y, l1.y}, {l0.z, l1.z, l0.w, l1.w}};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      mma(scores[j], high[0], k[j].x, k[j].y);
+      mma(scores[j], low[0], k[j].x, k[j].y);
+      mma(scores[j], high[1], k[j].z, k[j].w);
+      mma(scores[j], low[1], k[j].z, k[j].w);
+    }
+  }
+}
+
+/// Scores become weights; the result so far is scaled to the new peak.
+template <int kD>
+__device__ void weigh(float (&scores)[8][4], float scale, int p0, const Range (&ranges)[2], Result<kD>& result) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // row lane / 4, then lane / 4 + 8
+    float top = result.peak[half];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int pos = p0 + 32 * (j / 4) + 8 * t + 2 * (j % 4) + e;
+        float& score = scores[j][2 * half + e];
+        score = pos >= ranges[half].first && pos < ranges[half].end ? score * scale : -INFINITY;
+        top = fmaxf(top, score);
+      }
+    }
+    top = fmaxf(top, shfl_xor(top, 1));
+    top = fmaxf(top, shfl_xor(top, 2));
+    const float base = top == -INFINITY ? 0.0f : top;  // nothing visible yet
+    const float shrink = exp2f((result.peak[half] - base) * kLog2e);
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& score = scores[j][2 * half + e];
+        score = exp2f((score - base) * kLog2e);
+        sum += score;
+      }
+    }
+    result.sum[half] = result.sum[half] * shrink + sum;
+    result.peak[half] = top;
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      result.y[n][2 * half] *= shrink;
+      result.y[n][2 * half + 1] *= shrink;
+    }
+  }
+}
+
+/// The words of `v` at positions from `end` on become zero: what lies there was never written by this sequence.
+__device__ inline void clear_from(uint4& v, int position, int end) {
+  uint32_t* words = reinterpret_cast<uint32_t*>(&v);
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const int p = position + 2 * w;
+    words[w] = p >= end ? 0 : p + 1 >= end ? words[w] & 0xffffu : words[w];
+  }
+}
+
+/// result += weights [16, 64] times the page's values; `seen`: positions of the page that were written.
+template <int kD>
+__device__ void add_values(const __half* values, const float (&weights)[8][4], int seen, Result<kD>& result) {
+  const int lane = threadIdx.x % kWarp, t = lane % 4, c = lane / 4;
+  uint32_t high[4][4], low[4][4];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const int at = j % 2 * 2;
+    split(weights[j][0], weights[j][1], high[j / 2][at], low[j / 2][at]);
+    split(weights[j][2], weights[j][3], high[j / 2][at + 1], low[j / 2][at + 1]);
+  }
+#pragma unroll
+  for (int n = 0; n < kD / 8; ++n) {
+    const __half* column = values + (8 * n + c) * kPage + 8 * t;
+    uint4 v0 = *reinterpret_cast<const uint4*>(column);
+    uint4 v1 = *reinterpret_cast<const uint4*>(column + 32);
+    if (seen < kPage) {
+      clear_from(v0, 8 * t, seen);
+      clear_from(v1, 32 + 8 * t, seen);
+    }
+    mma(result.y[n], high[0], v0.x, v0.y);
+    mma(result.y[n], low[0], v0.x, v0.y);
+    mma(result.y[n], high[1], v0.z, v0.w);
+    mma(result.y[n], low[1], v0.z, v0.w);
+    mma(result.y[n], high[2], v1.x, v1.y);
+    mma(result.y[n], low[2], v1.x, v1.y);
+    mma(result.y[n], high[3], v1.z, v1.w);
+    mma(result.y[n], low[3], v1.z, v1.w);
+  }
+}
+
+/// Pages [first, end) in steps of `stride` for the warp's 16 queries.
+template <int kD>
+__device__ void walk_pages(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows,
+                           const KvMemory& memory, const DeviceSequence& s, const Tile& tile, int kv_head, int group,
+                           const Shared<kD>& q, int first, int end, int stride, Result<kD>& result) {
+  const int row = threadIdx.x % kWarp / 4;
+  const Range ranges[2] = {range_of(call, params, s, tile.first + row, group),
+                           range_of(call, params, s, tile.first + row + 8, group)};
+  const int seen_end = range_of(call, params, s, tile.first + kQueries - 1, group).end;
+  for (int i = first; i < end; i += stride) {
+    const int64_t page = static_cast<int64_t>(rows.pages[s.first_page + i]) * memory.n_head_kv + kv_head;
+    float scores[8][4];
+    score_page<kD>(reinterpret_cast<const __half*>(memory.keys) + page * kPage * kD, q, scores);
+    weigh<kD>(scores, params.scale, i * kPage, ranges, result);
+    add_values<kD>(reinterpret_cast<const __half*>(memory.values) + page * kPage * kD, scores, seen_end - i * kPage,
+                   result);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // a row's four lanes have parts of its sum
+    result.sum[half] += shfl_xor(result.sum[half], 1);
+    result.sum[half] += shfl_xor(result.sum[half], 2);
+  }
+}
+
+/// Pages that any query of the tile sees.
+__device__ inline Range pages_of(const AttentionCall& call, const AttentionParams& params, const DeviceSequence& s,
+                                 const Tile& tile, int group) {
+  const Range low = range_of(call, params, s, tile.first, group);
+  const Range high = range_of(call, params, s, tile.first + kQueries - 1, group);
+  return {low.first / kPage, (high.end + kPage - 1) / kPage};
+}
+
+/// Prompts. Grid (tiles / kWarps, key heads).
+template <int kD>
+__global__ void __launch_bounds__(kWarps* kWarp, 2)
+    attend_rows(AttentionCall call, AttentionParams params, BatchRows rows, KvMemory memory) {
+  wait_for_previous();
+  extern __shared__ uint8_t bytes[];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, kv_head = blockIdx.y;
+  const int group = static_cast<int>(params.n_head / params.n_head_kv);
+  Shared<kD>& q = reinterpret_cast<Shared<kD>*>(bytes)[warp];
+  // Later tiles see more: they come first, so that the longest do not start last.
+  const int tile_index = (static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x)) * kWarps + warp;
+  const Tile tile = Tile::find(tile_index, rows, group);
+  if (tile.sequence < 0) return;
+  const DeviceSequence s = rows.sequences[tile.sequence];
+  load_queries<kD>(call, params, s, tile, kv_head, group, q, lane, kWarp);
+  __syncwarp();
+  Result<kD> result;
+  const Range pages = pages_of(call, params, s, tile, group);
+  walk_pages<kD>(call, params, rows, memory, s, tile, kv_head, group, q, pages.first, pages.end, 1, result);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int query = tile.first + lane / 4 + 8 * half;
+    if (query >= s.n_tok * group) continue;
+    const int64_t row = s.row + query / group, head = kv_head * group + query % group;
+    float* y = call.y + (row * params.n_head + head) * kD;
+    const float factor = 1.0f / result.sum[half];
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      *reinterpret_cast<float2*>(y + 8 * n + 2 * (lane % 4)) =
+          make_float2(result.y[n][2 * half] * factor, result.y[n][2 * half + 1] * factor);
+    }
+  }
+}
+
+/// What a block of attend_split leaves: sums not yet divided, and each query's peak and sum.
+template <int kD>
+struct Part {
+  float y[kQueries][kD];
+  float peak[kQueries], sum[kQueries];
+};
+
+/// Decoding. Grid (tiles, key heads, parts); a part is a share of the tile's pages.
+template <int kD>
+__global__ void __launch_bounds__(kWarps* kWarp, 2)
+    attend_split(AttentionCall call, AttentionParams params, BatchRows rows, KvMemory memory) {
+  wait_for_previous();
+  extern __shared__ uint8_t bytes[];
+  __shared__ float peaks[kWarps][kQueries], sums[kWarps][kQueries];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, kv_head = blockIdx.y;
+  const int group = static_cast<int>(params.n_head / params.n_head_kv);
+  Shared<kD>& q = *reinterpret_cast<Shared<kD>*>(bytes);
+  const Tile tile = Tile::find(blockIdx.x, rows, group);
+  if (tile.sequence < 0) return;
+  const DeviceSequence s = rows.sequences[tile.sequence];
+  load_queries<kD>(call, params, s, tile, kv_head, group, q, threadIdx.x, blockDim.x);
+  __syncthreads();
+  const Range pages = pages_of(call, params, s, tile, group);
+  const int n = max(pages.end - pages.first, 0), parts = gridDim.z, part = blockIdx.z;
+  const int first = pages.first + static_cast<int>(static_cast<int64_t>(n) * part / parts);
+  const int end = pages.first + static_cast<int>(static_cast<int64_t>(n) * (part + 1) / parts);
+  Result<kD> result;
+  walk_pages<kD>(call, params, rows, memory, s, tile, kv_head, group, q, first + warp, end, kWarps, result);
+
+  const int row = lane / 4;
+  if (lane % 4 == 0) {
+    peaks[warp][row] = result.peak[0], peaks[warp][row + 8] = result.peak[1];
+    sums[warp][row] = result.sum[0], sums[warp][row + 8] = result.sum[1];
+  }
+  __syncthreads();  // queries are no longer needed: their memory takes the sums over warps
+  float(*y)[kD] = reinterpret_cast<float(*)[kD]>(bytes);
+  float factor[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = -INFINITY;
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, peaks[w][row + 8 * half]);
+    factor[half] = result.peak[half] == -INFINITY ? 0.0f : exp2f((result.peak[half] - top) * kLog2e);
+  }
+  for (int w = 0; w < kWarps; ++w) {
+    if (warp == w) {
+#pragma unroll
+      for (int i = 0; i < kD / 8; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float& to = y[row + e / 2 * 8][8 * i + 2 * (lane % 4) + e % 2];
+          to = (w == 0 ? 0.0f : to) + result.y[i][e] * factor[e / 2];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  Part<kD>& out = reinterpret_cast<Part<kD>*>(
+      call.scratch)[(static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * gridDim.z + blockIdx.z];
+  for (int i = threadIdx.x; i < kQueries * kD / 4; i += blockDim.x) {
+    reinterpret_cast<float4*>(out.y)[i] = reinterpret_cast<const float4*>(y)[i];
+  }
+  if (threadIdx.x < kQueries) {
+    const int m = threadIdx.x;
+    float top = -INFINITY, sum = 0;
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, peaks[w][m]);
+    for (int w = 0; w < kWarps; ++w) {
+      if (peaks[w][m] > -INFINITY) sum += sums[w][m] * exp2f((peaks[w][m] - top) * kLog2e);
+    }
+    out.peak[m] = top;
+    out.sum[m] = sum;
+  }
+}
+
+/// Adds the parts of a tile's queries, and for block_attention the sequence's own rows in f32. Grid (tiles, key heads),
+/// a warp a query in turn, a lane every 32nd column.
+template <int kD>
+__global__ void combine(AttentionCall call, AttentionParams params, BatchRows rows, int parts) {
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp, kv_head = blockIdx.y;
+  const int group = static_cast<int>(params.n_head / params.n_head_kv);
+  const Tile tile = Tile::find(blockIdx.x, rows, group);
+  if (tile.sequence < 0) return;
+  const DeviceSequence s = rows.sequences[tile.sequence];
+  const Part<kD>* all =
+      reinterpret_cast<const Part<kD>*>(call.scratch) + (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * parts;
+  constexpr int kColumns = kD / kWarp;
+  for (int m = threadIdx.x / kWarp; m < kQueries; m += blockDim.x / kWarp) {
+    const int query = tile.first + m;
+    if (query >= s.n_tok * group) continue;
+    const int64_t row = s.row + query / group, at = (row * params.n_head + kv_head * group + query % group) * kD;
+    float peak = -INFINITY, sum = 0, y[kColumns] = {};
+    for (int i = 0; i < parts; ++i) peak = fmaxf(peak, all[i].peak[m]);
+    for (int i = 0; i < parts; ++i) {
+      if (all[i].peak[m] == -INFINITY) continue;
+      const float factor = exp2f((all[i].peak[m] - peak) * kLog2e);
+      sum += all[i].sum[m] * factor;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) y[c] += all[i].y[m][lane + c * kWarp] * factor;
+    }
+    if (call.k) {
+      const int i0 = query / group, window = static_cast<int>(params.window);
+      for (int i = 0; i < s.n_tok; ++i) {
+        if ((window > 0 && abs(i - i0) >= window) || (params.causal && i > i0)) continue;
+        const int64_t own = ((s.row + i) * params.n_head_kv + kv_head) * kD;
+        float score = 0;
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          score = fmaf(call.q[at + lane + c * kWarp], call.k[own + lane + c * kWarp], score);
+        }
+        score = warp_sum(score) * params.scale;
+        const float top = fmaxf(peak, score);
+        const float shrink = peak == -INFINITY ? 0.0f : exp2f((peak - top) * kLog2e);
+        const float weight = exp2f((score - top) * kLog2e);
+        sum = sum * shrink + weight;
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) y[c] = y[c] * shrink + weight * call.v[own + lane + c * kWarp];
+        peak = top;
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) call.y[at + lane + c * kWarp] = y[c] / sum;
+  }
+}
+
+int64_t tiles_of(const AttentionParams& params, const BatchRows& rows) {
+  return most_tiles(rows.n_tok, rows.n_sequence, params.n_head / params.n_head_kv);
+}
+
+/// Decoding when prompts' blocks would not fill the device twice over.
+bool splits(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows) {
+  return tiles_of(params, rows) * params.n_head_kv <= 2 * call.n_multiprocessor;
+}
+
+template <int kD>
+void run(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows, const KvMemory& memory,
+         gpuStream_t stream) {
+  const int64_t tiles = tiles_of(params, rows);
+  const auto heads = static_cast<unsigned>(params.n_head_kv);
+  if (!splits(call, params, rows)) {
+    const size_t shared = kWarps * sizeof(Shared<kD>);
+    check(gpuFuncSetAttribute(attend_rows<kD>, gpuFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+          "attention");
+    launch(attend_rows<kD>, dim3(blocks_for(tiles, kWarps), heads), dim3(kWarps * kWarp), shared, stream, call, params,
+           rows, memory);
+    return;
+  }
+  const int64_t pages = (call.context + kPage - 1) / kPage;
+  const int64_t most_parts = std::max<int64_t>(1, 2 * call.n_multiprocessor / (tiles * params.n_head_kv));
+  const auto parts = static_cast<unsigned>(std::clamp<int64_t>((pages + kWarps - 1) / kWarps, 1, most_parts));
+  const size_t shared = std::max(sizeof(Shared<kD>), sizeof(float) * kQueries * kD);
+  launch(attend_split<kD>, dim3(static_cast<unsigned>(tiles), heads, parts), dim3(kWarps * kWarp), shared, stream, call,
+         params, rows, memory);
+  launch(combine<kD>, dim3(static_cast<unsigned>(tiles), heads), dim3(8 * kWarp), 0, stream, call, params, rows,
+         static_cast<int>(parts));
+}
+
+}  // namespace
+
+bool attention_mma_fits(const AttentionCall& call, const AttentionParams& params, const KvMemory& memory,
+                        const BatchRows& rows) {
+#if defined(__HIP__)
+  return false;
+#else
+  const bool head = params.d_head == 64 || params.d_head == 128 || params.d_head == 256;
+  // Own rows are added where parts are: a prompt-sized block goes the general way.
+  return head && memory.type == CacheType::f16 && !call.map.outputs && call.map.multiple == 1 &&
+         (!call.k || splits(call, params, rows));
+#endif
+}
+
+int64_t attention_scratch_bytes(const AttentionParams& params, int64_t n_multiprocessor) {
+  return 2 * n_multiprocessor * kQueries * (params.d_head + 2) * static_cast<int64_t>(sizeof(float));
+}
+
+void attention_mma(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows,
+                   const KvMemory& memory, gpuStream_t stream) {
+  if (params.d_head == 64) run<64>(call, params, rows, memory, stream);
+  if (params.d_head == 128) run<128>(call, params, rows, memory, stream);
+  if (params.d_head == 256) run<256>(call, params, rows, memory, stream);
+}
+
+}  // namespace onebit::gpu
