@@ -9,6 +9,7 @@
 #include <span>
 
 #include "backend/gpu/runtime.h"
+#include "plan/op.h"
 #include "plan/weight.h"
 
 namespace onebit::gpu {
@@ -94,6 +95,7 @@ struct ActsInput {
   const float* silu_gate = nullptr;     // [n_row, K]
   const float* sigmoid_gate = nullptr;  // [n_row, K]
   float* keep = nullptr;                // [n_row, K]: the f32 values that were quantised, for steps that read them
+  Int4Rule int4_rule = Int4Rule::search;
 };
 
 /// Rows r with int4_rows[r / multiple] take the int4 grid, all others int8; int4_rows is read only when acts.mix is

@@ -1,0 +1,97 @@
+// What the kernels on halves (matmul_mma.cu, matmul_wgmma.cu) are told, and how their results are written.
+#pragma once
+
+#include "backend/cuda/experts.cuh"
+#include "backend/cuda/fragments.cuh"
+#include "backend/cuda/matmul.h"
+
+namespace onebit::cuda {
+
+inline constexpr int kTileOuts = 128;  // outputs of a block: 8 strips
+inline constexpr int kMaxProducts = 8;
+
+struct HalfProduct {
+  const uint8_t* data;
+  float* y;
+  const float* add;
+  int32_t n_out, first_tile;  // of kTileOuts outputs
+};
+
+/// Products of the same activations, or (n_expert > 0) one product for the rows of each expert.
+struct HalfJob {
+  HalfProduct products[kMaxProducts];
+  int n_product, n_units, n_row_tiles;
+  const uint8_t* halves;  // acts.h; for experts: sorted by expert, each padded to atoms of 8 rows
+  const float* row_scales;
+  int n_row;
+  int64_t atoms;  // of all rows: from one 64 columns to the next
+  int n_expert;
+  int64_t expert_bytes;
+  const int32_t *offsets, *order;
+};
+
+/// What one block computes: outputs [first_out, +128) of a product for `count` rows from atom `atom` on.
+struct HalfTile {
+  const HalfProduct* product;
+  const uint8_t* strips;  // of its first output
+  int first_out, atom, count, first;
+  bool any;
+};
+
+/// Row tiles run fastest, so that blocks of a wave share weights through L2. kRows: rows of a tile.
+template <WeightForm kForm, int kRows>
+__device__ HalfTile find_half_tile(const HalfJob& job, int block, int lane) {
+  const int row_tile = block % job.n_row_tiles, out_tile = block / job.n_row_tiles;
+  int p = 0;
+  while (p + 1 < job.n_product && out_tile >= job.products[p + 1].first_tile) ++p;
+  HalfTile tile{};
+  tile.product = &job.products[p];
+  tile.first_out = (out_tile - tile.product->first_tile) * kTileOuts;
+  tile.any = true;
+  int expert = 0;
+  if (job.n_expert > 0) {
+    const ExpertTile rows = find_expert_tile<kRows>(job.offsets, job.n_expert, row_tile, lane);
+    tile.any = rows.expert >= 0;
+    expert = max(rows.expert, 0);
+    tile.atom = rows.atom;
+    tile.first = rows.first;
+    tile.count = rows.count;
+  } else {
+    tile.first = row_tile * kRows;
+    tile.atom = tile.first / 8;
+    tile.count = min(kRows, job.n_row - tile.first);
+  }
+  tile.strips = tile.product->data + expert * job.expert_bytes +
+                static_cast<int64_t>(tile.first_out / gpu::kStripRows) * job.n_units * gpu::unit_bytes(kForm);
+  return tile;
+}
+
+/// Writes a lane's sums [tile of 8 rows][out g: rows 2c, 2c+1; out g+8: rows 2c, 2c+1] of one strip.
+template <int kTiles>
+__device__ void store_half(const HalfJob& job, const HalfTile& tile, const float* sums, int strip, int lane) {
+  const HalfProduct& product = *tile.product;
+  const int n = tile.first_out + strip * gpu::kStripRows + lane / 4;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = 8 * t + lane % 4 * 2 + i;
+      if (at >= tile.count) continue;
+      const float scale = job.row_scales[tile.atom * 8 + at];
+      const int64_t row = job.n_expert > 0 ? job.order[tile.first + at] : tile.first + at;
+      const int64_t to = row * product.n_out + n;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if (n + 8 * j >= product.n_out) continue;
+        const float y = sums[4 * t + 2 * j + i] * scale;
+        product.y[to + 8 * j] = product.add ? y + product.add[to + 8 * j] : y;
+      }
+    }
+  }
+}
+
+/// Runs the job's kernels on sm_90 / on anything from sm_80 on.
+void multiply_wgmma(WeightForm form, HalfJob& job, int64_t out_tiles, int64_t max_rows, gpuStream_t stream);
+void multiply_mma(WeightForm form, HalfJob& job, int64_t out_tiles, int64_t max_rows, gpuStream_t stream);
+
+}  // namespace onebit::cuda

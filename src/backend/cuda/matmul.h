@@ -1,0 +1,37 @@
+// The matmul kernels that need NVIDIA tensor cores, for weights in the forms of gpu/forms.h. gpu/matmul.cpp chooses.
+#pragma once
+
+#include "backend/gpu/acts.h"
+
+namespace onebit::cuda {
+
+using gpu::DeviceActs;
+using gpu::DeviceWeight;
+using gpu::ExpertGroups;
+using gpu::gpuStream_t;
+using gpu::Product;
+using gpu::Workspace;
+
+/// Most rows that the integer kernels take at once.
+inline constexpr int64_t kIntegerMatmulRows = 64;
+
+/// Integer sums of m16n8k32, for 1..kIntegerMatmulRows rows: the time of one pass over the weights up to 8 rows. A
+/// row's result does not depend on the other rows.
+void matmul_integer(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream);
+void matmul_experts_integer(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
+                            const ExpertGroups& groups, float* y, gpuStream_t stream);
+
+/// Halves on the tensor cores, for acts with an f16 form. Weights are rounded to f16 after scaling: relative error of a
+/// product at most 2^-10.
+void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream);
+int64_t experts_half_workspace(const DeviceWeight& weight, int64_t max_rows);
+void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
+                         const ExpertGroups& groups, float* y, const Workspace& workspace, gpuStream_t stream);
+
+/// f32, f16 and bf16 weights times f32 rows, both split into parts that the tensor cores multiply exactly.
+void matmul_split(std::span<const Product> products, const float* x, int64_t n_row, gpuStream_t stream);
+
+/// Rows sorted by expert, as ExpertGroups describes.
+void group_rows(const ExpertGroups& groups, gpuStream_t stream);
+
+}  // namespace onebit::cuda

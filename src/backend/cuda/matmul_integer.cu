@@ -1,0 +1,365 @@
+// Products for few rows, on integers: decoding, verifying, short prompts.
+//
+// Weights are the A operand of m16n8k32 (16 outputs x 32 columns), activations the B operand (32 columns x 8 rows), so 1
+// to 8 rows cost the same. A block of 32 columns starts a new integer sum; it is scaled into f32 sums at once, which
+// keeps the integer sums those of backend/ref exactly. q4_0 nibbles are used as unsigned, their sum starts at -8 times
+// the sum of the activations' codes.
+//
+// One warp owns a strip of 16 outputs and one of `split` parts of its units; the parts of a strip are added in shared
+// memory in a fixed order. A block's warps read the same activations at nearly the same time, so these come from L1.
+//
+// Cost for n4, a unit of 1,152 bytes and 8 rows: about 110 instructions a warp, at 16.5 bytes per clock and SM (4.3 TB/s
+// at 1.98 GHz) 70 clocks, 280 issue slots: memory decides up to 16 rows (about 180 instructions), the SM beyond. Bytes
+// in flight per SM: 16 warps x kDepth units.
+#include "backend/cuda/experts.cuh"
+#include "backend/cuda/fragments.cuh"
+#include "backend/cuda/matmul.h"
+
+namespace onebit::cuda {
+namespace {
+
+using namespace gpu;
+
+constexpr int kWarps = 8;
+constexpr int kMaxProducts = 8;
+
+/// Units of weights that a warp holds in registers, loaded ahead: what fits beside the sums without spilling.
+constexpr int depth_of(WeightForm form, int tiles) {
+  if (has_nibbles(form)) return tiles == 1 && form == WeightForm::n4 ? 4 : tiles == 1 ? 3 : 2;
+  return form == WeightForm::b8f || tiles > 1 ? 1 : 2;
+}
+
+struct Acts {
+  const uint8_t* codes;
+  const float* scales;
+  const int16_t* starts;
+  const int16_t* half_sums;
+  int64_t t_rows;
+};
+
+/// Where a lane finds its operands for up to 8 * kTiles rows of activations.
+template <int kTiles>
+struct Lane {
+  int32_t b_row[kTiles];      // row g of each tile: operand B
+  int32_t c_row[kTiles][2];   // rows 2c, 2c + 1: columns of the sums
+
+  /// row_of(i) is the activation row of result i.
+  template <class F>
+  __device__ Lane(int lane, F row_of) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      b_row[t] = row_of(8 * t + lane / 4);
+      c_row[t][0] = row_of(8 * t + lane % 4 * 2);
+      c_row[t][1] = row_of(8 * t + lane % 4 * 2 + 1);
+    }
+  }
+};
+
+/// sums [tile][row g: 2c, 2c+1; row g+8: 2c, 2c+1] += the unit's products.
+template <WeightForm kForm, int kTiles>
+__device__ void multiply(const Unit<kForm>& weights, int64_t unit, const Acts& acts, const Lane<kTiles>& rows, int lane,
+                         float (&sums)[kTiles][4]) {
+  using U = Unit<kForm>;
+  constexpr int kParts = U::kBy16 ? 2 : 1;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    uint4 b[2];
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      b[pair] = *reinterpret_cast<const uint4*>(
+          acts.codes + ((unit * 2 + pair) * acts.t_rows + rows.b_row[t]) * 64 + lane % 4 * 16);
+    }
+    float4 scale[2];
+    int2 starts[2];
+    int4 half_sums[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int64_t at = unit * acts.t_rows + rows.c_row[t][i];
+      scale[i] = reinterpret_cast<const float4*>(acts.scales)[at];
+      if (kForm == WeightForm::n4 || (U::kMin && !U::kBy16)) starts[i] = reinterpret_cast<const int2*>(acts.starts)[at];
+      if (U::kMin && U::kBy16) half_sums[i] = reinterpret_cast<const int4*>(acts.half_sums)[at];
+    }
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      uint32_t a[4];
+      weights.words(block, a);
+      const uint32_t b0 = part(b[block / 2], block % 2 * 2), b1 = part(b[block / 2], block % 2 * 2 + 1);
+      float da[2];
+      int start[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        da[i] = block == 0 ? scale[i].x : block == 1 ? scale[i].y : block == 2 ? scale[i].z : scale[i].w;
+        const int two = block < 2 ? starts[i].x : starts[i].y;
+        start[i] = block % 2 ? two >> 16 : static_cast<int>(static_cast<uint32_t>(two) << 16) >> 16;
+      }
+#pragma unroll
+      for (int h = 0; h < kParts; ++h) {
+        int s[4] = {};
+        if constexpr (kForm == WeightForm::n4) {
+          s[0] = s[2] = start[0];
+          s[1] = s[3] = start[1];
+          mma_u8s8(s, a, b0, b1);
+        } else if constexpr (U::kBy16) {
+          mma_s8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
+        } else {
+          mma_s8s8(s, a, b0, b1);
+        }
+        const RowPair dw = weights.scale(block, h);
+        sums[t][0] = fmaf(static_cast<float>(s[0]) * dw.g, da[0], sums[t][0]);
+        sums[t][1] = fmaf(static_cast<float>(s[1]) * dw.g, da[1], sums[t][1]);
+        sums[t][2] = fmaf(static_cast<float>(s[2]) * dw.g8, da[0], sums[t][2]);
+        sums[t][3] = fmaf(static_cast<float>(s[3]) * dw.g8, da[1], sums[t][3]);
+        if constexpr (U::kMin) {
+          const RowPair mw = weights.min(block, h);
+          float total[2];
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if constexpr (U::kBy16) {
+              const int two = block == 0   ? half_sums[i].x
+                              : block == 1 ? half_sums[i].y
+                              : block == 2 ? half_sums[i].z
+                                           : half_sums[i].w;
+              total[i] = static_cast<float>(h ? two >> 16 : static_cast<int>(static_cast<uint32_t>(two) << 16) >> 16);
+            } else {
+              total[i] = static_cast<float>(start[i]) * -0.125f;
+            }
+          }
+          sums[t][0] = fmaf(total[0] * mw.g, -da[0], sums[t][0]);
+          sums[t][1] = fmaf(total[1] * mw.g, -da[1], sums[t][1]);
+          sums[t][2] = fmaf(total[0] * mw.g8, -da[0], sums[t][2]);
+          sums[t][3] = fmaf(total[1] * mw.g8, -da[1], sums[t][3]);
+        }
+      }
+    }
+  }
+}
+
+/// The units [at, end) of a strip as they pass through registers, kDepth ahead.
+template <WeightForm kForm, int kTiles>
+struct Stream {
+  static constexpr int kDepth = depth_of(kForm, kTiles);
+  Unit<kForm> ring[kDepth];
+  const uint8_t* strip;
+  int at, end;
+
+  __device__ Stream(const uint8_t* strip, int begin, int end, int lane) : strip(strip), at(begin), end(end) {
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      if (at + i < end) load(i, at + i, lane);
+    }
+  }
+  __device__ void load(int slot, int unit, int lane) {
+    ring[slot].load(strip + static_cast<int64_t>(unit) * unit_bytes(kForm), lane);
+  }
+  __device__ void run(const Acts& acts, const Lane<kTiles>& rows, int lane, float (&sums)[kTiles][4]) {
+    for (; at < end; at += kDepth) {
+#pragma unroll
+      for (int i = 0; i < kDepth; ++i) {
+        if (at + i >= end) break;
+        multiply<kForm, kTiles>(ring[i], at + i, acts, rows, lane, sums);
+        if (at + i + kDepth < end) load(i, at + i + kDepth, lane);
+      }
+    }
+  }
+};
+
+/// Adds the parts of each strip in order; afterwards the warps with part 0 hold the whole sums.
+template <int kTiles>
+__device__ void add_parts(int split, int lane, int warp, float (&sums)[kTiles][4]) {
+  if (split == 1) return;
+  __shared__ float4 shared[kTiles][kWarps][kWarp];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) shared[t][warp][lane] = {sums[t][0], sums[t][1], sums[t][2], sums[t][3]};
+  __syncthreads();
+  if (warp % split) return;
+  for (int p = 1; p < split; ++p) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const float4 more = shared[t][warp + p][lane];
+      sums[t][0] += more.x;
+      sums[t][1] += more.y;
+      sums[t][2] += more.z;
+      sums[t][3] += more.w;
+    }
+  }
+}
+
+/// Result rows to_row(i) < 0 are left out.
+template <int kTiles, class F>
+__device__ void store(const float (&sums)[kTiles][4], int lane, int64_t first_out, int64_t n_out, F to_row, float* y,
+                      const float* add) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t row = to_row(8 * t + lane % 4 * 2 + i % 2), n = first_out + lane / 4 + i / 2 * 8;
+      if (row < 0 || n >= n_out) continue;
+      const int64_t at = row * n_out + n;
+      y[at] = add ? sums[t][i] + add[at] : sums[t][i];
+    }
+  }
+}
+
+struct OneProduct {
+  const uint8_t* data;
+  float* y;
+  const float* add;
+  int32_t n_out, first_block;
+};
+struct Job {
+  OneProduct products[kMaxProducts];
+  int n_product, n_row, n_units, split;
+  Acts acts;
+};
+
+template <WeightForm kForm, int kTiles>
+__global__ void __launch_bounds__(kWarps * kWarp, kTiles > 2 ? 1 : 2) multiply_few(const __grid_constant__ Job job) {
+  let_next_start();
+  int p = 0;
+  while (p + 1 < job.n_product && static_cast<int>(blockIdx.x) >= job.products[p + 1].first_block) ++p;
+  const OneProduct& product = job.products[p];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, part = warp % job.split;
+  const int64_t strip = (blockIdx.x - product.first_block) * (kWarps / job.split) + warp / job.split;
+  const bool inside = strip * kStripRows < product.n_out;
+  const uint8_t* weights = product.data + (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
+  const int begin = inside ? part * job.n_units / job.split : 0;
+  const int end = inside ? (part + 1) * job.n_units / job.split : 0;
+  Stream<kForm, kTiles> stream(weights, begin, end, lane);  // weights don't depend on the kernel before
+  wait_for_previous();
+  const int last = job.n_row - 1;
+  const Lane<kTiles> rows(lane, [&](int i) { return min(i, last); });
+  float sums[kTiles][4] = {};
+  stream.run(job.acts, rows, lane, sums);
+  add_parts<kTiles>(job.split, lane, warp, sums);
+  if (part != 0 || !inside) return;
+  store<kTiles>(sums, lane, strip * kStripRows, product.n_out, [&](int i) -> int64_t { return i <= last ? i : -1; },
+                product.y, product.add);
+}
+
+struct ExpertJob {
+  const uint8_t* data;
+  int64_t expert_bytes;
+  float* y;
+  int n_out, n_units, split;
+  int n_expert, n_pair, n_used, per_input;  // pairs per row of the input
+  const int32_t *ids, *offsets, *order;
+  Acts acts;
+};
+
+/// Grid [strips, chunks]. As multiply_few, for the rows of one expert at a time.
+template <WeightForm kForm>
+__global__ void __launch_bounds__(kWarps * kWarp, 2) multiply_few_experts(const __grid_constant__ ExpertJob job) {
+  let_next_start();
+  wait_for_previous();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, part = warp % job.split;
+  const bool one_token = job.n_pair == job.n_used;  // whose experts differ
+  const int index = static_cast<int>(blockIdx.y);
+  const ExpertTile chunk = one_token ? ExpertTile{.expert = job.ids[index], .first = index, .count = 1}
+                                     : find_expert_tile<8>(job.offsets, job.n_expert, index, lane);
+  if (chunk.expert < 0) return;
+  const int64_t strip = blockIdx.x * (kWarps / job.split) + warp / job.split;
+  const bool inside = strip * kStripRows < job.n_out;
+  const uint8_t* weights = job.data + chunk.expert * job.expert_bytes +
+                           (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
+  const int begin = inside ? part * job.n_units / job.split : 0;
+  const int end = inside ? (part + 1) * job.n_units / job.split : 0;
+  Stream<kForm, 1> stream(weights, begin, end, lane);
+  const auto pair_of = [&](int i) {
+    const int at = chunk.first + min(i, chunk.count - 1);
+    return one_token ? at : job.order[at];
+  };
+  const Lane<1> rows(lane, [&](int i) { return pair_of(i) / job.per_input; });
+  float sums[1][4] = {};
+  stream.run(job.acts, rows, lane, sums);
+  add_parts<1>(job.split, lane, warp, sums);
+  if (part != 0 || !inside) return;
+  store<1>(sums, lane, strip * kStripRows, job.n_out, [&](int i) -> int64_t { return i < chunk.count ? pair_of(i) : -1; },
+           job.y, nullptr);
+}
+
+/// Parts of a strip: as many as give the chip about 20 warps an SM, at least 2 units each. Depends on the weights alone,
+/// so that sums are added in the same order for every row count.
+int split_of(int64_t strips, int64_t units, int n_sm) {
+  int split = 1;
+  while (split < kWarps && strips * split * 2 <= int64_t{24} * n_sm && split * 4 <= units) split *= 2;
+  return split;
+}
+
+int count_sms() {
+  int device = 0, n = 0;
+  check(cudaGetDevice(&device), "reading device properties");
+  check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "reading device properties");
+  return n;
+}
+
+Acts acts_of(const DeviceActs& acts) {
+  return {reinterpret_cast<const uint8_t*>(acts.codes), acts.scales, acts.starts, acts.half_sums,
+          padded_rows(acts.n_row)};
+}
+
+template <WeightForm kForm>
+void launch_few(const Job& job, int64_t blocks, gpuStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(blocks)), block(kWarps * kWarp);
+  if (job.n_row <= 8) return launch(multiply_few<kForm, 1>, grid, block, 0, stream, job);
+  if (job.n_row <= 16) return launch(multiply_few<kForm, 2>, grid, block, 0, stream, job);
+  if (job.n_row <= 32) return launch(multiply_few<kForm, 4>, grid, block, 0, stream, job);
+  launch(multiply_few<kForm, 8>, grid, block, 0, stream, job);
+}
+
+}  // namespace
+
+void matmul_integer(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream) {
+  const int n_sm = count_sms();
+  for (size_t begin = 0; begin < products.size();) {
+    // A launch takes products of one form, in the order given.
+    const WeightForm form = products[begin].weight->form;
+    size_t end = begin;
+    int64_t strips = 0;
+    while (end < products.size() && end - begin < kMaxProducts && products[end].weight->form == form) {
+      strips += n_strip(products[end++].weight->n_out);
+    }
+    Job job{.products = {},
+            .n_product = static_cast<int>(end - begin),
+            .n_row = static_cast<int>(acts.n_row),
+            .n_units = static_cast<int>(n_unit(acts.n_in)),
+            .split = split_of(strips, n_unit(acts.n_in), n_sm),
+            .acts = acts_of(acts)};
+    int64_t blocks = 0;
+    const int per_block = kWarps / job.split;
+    for (size_t i = begin; i < end; ++i) {
+      const Product& p = products[i];
+      job.products[i - begin] = {p.weight->data, p.y, p.add, static_cast<int32_t>(p.weight->n_out),
+                                 static_cast<int32_t>(blocks)};
+      blocks += (n_strip(p.weight->n_out) + per_block - 1) / per_block;
+    }
+    with_form(form, [&]<WeightForm kForm>() { launch_few<kForm>(job, blocks, stream); });
+    begin = end;
+  }
+}
+
+void matmul_experts_integer(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
+                            const ExpertGroups& groups, float* y, gpuStream_t stream) {
+  const int64_t strips = n_strip(weight.n_out), units = n_unit(weight.n_in);
+  const ExpertJob job{.data = weight.data,
+                      .expert_bytes = weight.expert_bytes,
+                      .y = y,
+                      .n_out = static_cast<int>(weight.n_out),
+                      .n_units = static_cast<int>(units),
+                      .split = split_of(strips * groups.n_used, units, count_sms()),
+                      .n_expert = static_cast<int>(groups.n_expert),
+                      .n_pair = static_cast<int>(groups.n_row),
+                      .n_used = static_cast<int>(groups.n_used),
+                      .per_input = static_cast<int>(shared_input ? groups.n_used : 1),
+                      .ids = groups.ids,
+                      .offsets = groups.offsets,
+                      .order = groups.order,
+                      .acts = acts_of(acts)};
+  const int64_t per_block = kWarps / job.split;
+  const int64_t chunks = std::min(groups.n_row, groups.n_row / 8 + groups.n_expert);
+  const dim3 grid(static_cast<unsigned>((strips + per_block - 1) / per_block), static_cast<unsigned>(chunks));
+  with_form(weight.form, [&]<WeightForm kForm>() {
+    launch(multiply_few_experts<kForm>, grid, dim3(kWarps * kWarp), 0, stream, job);
+  });
+}
+
+}  // namespace onebit::cuda
