@@ -120,7 +120,7 @@ void measure(const Options& options, const Kernels& kernels, int n_thread, const
     const ActRows rows{act.data(), n_row, n_block};
     for (int64_t r = 0; r < n_row; ++r) {
       const int64_t tile = r / kTileTokens;
-      kernels.quantize(x.data(), n_block, true, false, rows.tile(tile), rows.tile_tokens(tile),
+      kernels.quantize(x.data(), n_block, true, ActGrid::int8, rows.tile(tile), rows.tile_tokens(tile),
                        static_cast<int>(r % kTileTokens));
     }
     double best = 1e9, total = 0;

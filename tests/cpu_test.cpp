@@ -99,7 +99,7 @@ std::unique_ptr<OpRig> generation_rig() {
   const Value x = rig->feed(256);
   rig->check("f32", plan.matmul(x, rig->random_floats({70, 256})), kLong);
   for (const BlockType type : {BlockType::q4_0, BlockType::q8_0, BlockType::q4_k, BlockType::q6_k}) {
-    rig->check(type_name(type), plan.matmul(plan.quantize(x, false, false), rig->random_weight(type, {70, 256})),
+    rig->check(type_name(type), plan.matmul(plan.quantize(x, {}), rig->random_weight(type, {70, 256})),
                kLong);
   }
   TestBatch prompt = prompt_batch(kPrompt);

@@ -93,7 +93,7 @@ TEST(Quantize, RoundsHalvesAwayFromZero) {
   EXPECT_EQ(block.scale, 1.0f);
   EXPECT_EQ(block.sum, 127 + 1 - 1 + 2 + 3 - 3 + 0 - 127);
   const auto y = block_of({-7, 0.5f, -0.5f, 1.5f, 6.5f, -6.5f, 0.4f});
-  const ref::ActBlock small = ref::quantize_block(y.data(), ref::ActGrid::int4);
+  const ref::ActBlock small = ref::quantize_block(y.data(), ref::ActGrid::int4_amax);
   EXPECT_EQ(codes_of(small, 7), (std::vector<int>{-7, 1, -1, 2, 7, -7, 0}));
   EXPECT_EQ(small.scale, 1.0f);
 }
@@ -104,7 +104,7 @@ TEST(Quantize, MapsTheLargestMagnitudeToTheEndOfTheGrid) {
     const ref::ActBlock eight = ref::quantize_block(x.data(), ref::ActGrid::int8);
     EXPECT_EQ(codes_of(eight, 3), extreme > 0 ? (std::vector<int>{42, 127, 0}) : (std::vector<int>{-42, -127, 0}));
     EXPECT_EQ(eight.scale, std::fabs(extreme) / 127);
-    const ref::ActBlock four = ref::quantize_block(x.data(), ref::ActGrid::int4);
+    const ref::ActBlock four = ref::quantize_block(x.data(), ref::ActGrid::int4_amax);
     EXPECT_EQ(codes_of(four, 3), extreme > 0 ? (std::vector<int>{2, 7, 0}) : (std::vector<int>{-2, -7, 0}));
     EXPECT_EQ(four.scale, std::fabs(extreme) / 7);
   }
@@ -127,7 +127,7 @@ TEST(Quantize, ZeroAndTinyBlocksAreZero) {
 }
 
 TEST(Quantize, ValuesThatAreNotFiniteStayInRange) {
-  for (const ref::ActGrid grid : {ref::ActGrid::int8, ref::ActGrid::int4}) {
+  for (const ref::ActGrid grid : {ref::ActGrid::int8, ref::ActGrid::int4_amax}) {
     const ref::ActBlock nan = ref::quantize_block(block_of({kNan, 2, -2}).data(), grid);
     EXPECT_EQ(nan.codes[0], 0);
     EXPECT_EQ(nan.codes[1], -nan.codes[2]);
@@ -163,7 +163,7 @@ TEST(Matmul, ScalesTheIntegerDotOfEachBlock) {
   const std::vector<float> y = values_of(1, [&](OpRig& rig) {
     TestWeight& w = rig.new_weight();
     set_weight(w, "w", BlockType::q4_0, {1, 64}, bytes);
-    return rig.plan.matmul(rig.plan.quantize(rig.feed(64, x), false, false), w.weight);
+    return rig.plan.matmul(rig.plan.quantize(rig.feed(64, x), {}), w.weight);
   });
   const float first = 28448.0f * 0.5f * (3.0f / 127), second = -32512.0f * -2.0f * (5.0f / 127);
   EXPECT_EQ(y[0], first + second);
@@ -176,7 +176,7 @@ TEST(Matmul, EveryQuantisedTypeIsCloseToItsDecodedWeights) {
     const Weight& w = rig.random_weight(type, {9, 512});
     const std::vector<float> rows = random_values(rig.random(), rig.n_token() * 512);
     Value x = rig.feed(512, rows);
-    if (type_info(type).quantised) x = rig.plan.quantize(x, false, false);
+    if (type_info(type).quantised) x = rig.plan.quantize(x, {});
     rig.check("y", rig.plan.matmul(x, w));
     rig.batches = {prompt_batch(2)};
     const std::vector<float> y = run_one(rig, "y").values, values = decoded(w);
@@ -197,8 +197,9 @@ TEST(Matmul, PromptRowsTakeTheInt4GridAndNoOthers) {
     const auto block = block_of({1, 0.5f, 0.4f});
     rows.insert(rows.end(), block.begin(), block.end());
   }
-  rig.check("y", rig.plan.matmul(rig.plan.quantize(rig.feed(32, rows), false, true), unit_rows(rig, 32)));
-  rig.check("exact", rig.plan.matmul(rig.plan.quantize(rig.feed(32, rows), false, false), unit_rows(rig, 32)));
+  rig.check("y", rig.plan.matmul(rig.plan.quantize(rig.feed(32, rows), {.prompt_int4 = true, .rule = Int4Rule::amax}),
+                                 unit_rows(rig, 32)));
+  rig.check("exact", rig.plan.matmul(rig.plan.quantize(rig.feed(32, rows), {}), unit_rows(rig, 32)));
   TestBatch batch = prompt_batch(4);
   batch.sequences = {{.n_tok = 1, .phase = Phase::decode},
                      {.n_tok = 1, .phase = Phase::prompt},
@@ -217,7 +218,7 @@ TEST(Matmul, RotatesEachBlockOfInputs) {
   std::vector<float> impulse(64);
   impulse[32 + 5] = 2;
   const std::vector<float> y = values_of(1, [&](OpRig& rig) {
-    return rig.plan.matmul(rig.plan.quantize(rig.feed(64, impulse), true, false), unit_rows(rig, 64));
+    return rig.plan.matmul(rig.plan.quantize(rig.feed(64, impulse), {.rotate = true}), unit_rows(rig, 64));
   });
   for (int c = 0; c < 64; ++c) {
     const double sign = std::popcount(static_cast<unsigned>(c % 32 & 5)) % 2 ? -1 : 1;
@@ -234,7 +235,7 @@ TEST(Matmul, RotationOfBothSidesCancels) {
   const std::vector<float> y = values_of(1, [&](OpRig& rig) {
     TestWeight& made = rig.new_weight();
     set_weight(made, "w", BlockType::q8_0, {3, 96}, bytes);
-    return rig.plan.matmul(rig.plan.quantize(rig.feed(96, x), true, false), made.weight);
+    return rig.plan.matmul(rig.plan.quantize(rig.feed(96, x), {.rotate = true}), made.weight);
   });
   for (size_t n = 0; n < 3; ++n) {
     double sum = 0;
@@ -494,7 +495,7 @@ TEST(Rows, StoredOnlyForTapsAndCleanedOnLoad) {
   rig.check("y", rig.plan.load_rows(buffer));
   TestBatch store = prompt_batch(2), keep = prompt_batch(2);
   store.source_rows = {1, 0};
-  store.taps = true;
+  store.tap_rows = {0, 1};
   keep.tokens = {2, 2};
   keep.source_rows = {0, 3};
   rig.batches = {store, keep};

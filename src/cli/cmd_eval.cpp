@@ -48,7 +48,7 @@ int cmd_eval(const Options& options) {
   const int64_t n_ctx = options.n_ctx > 0 ? options.n_ctx : kDefaultChunk;
   if (n_ctx < 4) fail(ErrorKind::usage, "--ctx-size: expected at least 4 tokens, found {}", n_ctx);
   const std::string text = read_input(options.prompt_file);
-  LoadedModel model(Model::open(options.model, parse_w4a4(options.w4a4)), measure_options(options), n_ctx);
+  LoadedModel model(Model::open(options.model, w4a4_choice(options)), measure_options(options), n_ctx);
   const TextChunks chunks = cut_text(model.model(), text, n_ctx, options.n_chunks, options.prompt_file);
   Progress progress("evaluating");
   const Evaluation result = evaluate(model, chunks, {options.save_logits, options.against}, [&](double share) {

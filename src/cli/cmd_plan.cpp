@@ -44,8 +44,8 @@ Json drafter_json(const EnginePlan& plan) {
 
 std::string w4a4_reason(const EnginePlan& plan, int64_t n_tensors) {
   const GgufFile& file = plan.model->file();
-  if (plan.options.w4a4 == W4a4::none) return "--w4a4 none: exact 8-bit activations";
-  if (plan.options.w4a4 == W4a4::all) return "--w4a4 all: every q4_0 matrix of a block";
+  if (plan.options.w4a4.mode == W4a4::none) return "--w4a4 none: exact 8-bit activations";
+  if (plan.options.w4a4.mode == W4a4::all) return "--w4a4 all: every q4_0 matrix of a block";
   if (file.has(keys::kW4a4Tensors)) return fmt::format("the file lists them in {}", keys::kW4a4Tensors);
   if (n_tensors > 0) return fmt::format("rotated q4_0 matrices ({} = {})", keys::kHadamard, kHadamardBlock);
   return "the file has no rotated q4_0 matrices";

@@ -47,7 +47,7 @@ EngineOptions engine_options(const Options& options) {
   engine.drafter_path = options.drafter;
   engine.device = device_name(options.device);
   engine.backend = {static_cast<int>(options.n_threads), options.isa};
-  engine.w4a4 = parse_w4a4(options.w4a4);
+  engine.w4a4 = w4a4_choice(options);
   engine.n_ctx = options.n_ctx;
   const bool serves = options.command == kServe || options.command == kPlan;
   engine.n_slots = static_cast<int32_t>(options.n_parallel.value_or(serves ? kServeSlots : 1));
@@ -73,6 +73,10 @@ std::string device_name(std::string name) {
   while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) name.pop_back();
   if (name == "none") return "cpu";
   return name == "hip" ? "rocm" : name;
+}
+
+W4a4Choice w4a4_choice(const Options& options) {
+  return {parse_w4a4(options.w4a4), parse_int4_rule(options.int4_rule)};
 }
 
 EngineSetup set_up_engine(Options& options) {

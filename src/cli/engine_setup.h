@@ -24,6 +24,9 @@ struct EngineSetup {
 /// Our name of a device: llama-server's "CUDA0", "ROCm0" and "none" are understood too.
 std::string device_name(std::string name);
 
+/// --w4a4 and --int4-rule.
+W4a4Choice w4a4_choice(const Options& options);
+
 /// Reads the files' headers, applies recipes to `options` and fills in the engine's options. Throws Error(usage) for a
 /// missing -m and Error(refused) for files and recipes that are bad.
 EngineSetup set_up_engine(Options& options);

@@ -94,6 +94,8 @@ const std::vector<FlagRow>& flag_rows() {
       {"--w4a4", &O::w4a4, "auto|all|none", "auto", kEngineCommands | kEval,
        "which q4_0 matrices read prompts with 4-bit activations: the rotated ones (or those the file lists), all of "
        "a block's, none"},
+      {"--int4-rule", &O::int4_rule, "amax|extreme|search", "search", kEngineCommands | kEval,
+       "how activations are rounded to 4 bits: amax is the plainest, search the most accurate"},
       {"--memory-limit", &O::memory_limit_mib, "MIB", "what the device has free", kEngineCommands | kMeasureCommands,
        "refuse to load (exit 4) when the pools together need more", 0, kMany},
       {"--mtp-max/--draft-max,--spec-draft-n-max", &O::draft_max, "N", "the drafter's block size less one",

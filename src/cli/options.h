@@ -41,7 +41,7 @@ struct Options {
   bool help = false;
 
   // model and device
-  std::string model, drafter, device = "auto", isa, w4a4 = "auto", cache_type = "f16";
+  std::string model, drafter, device = "auto", isa, w4a4 = "auto", int4_rule = "search", cache_type = "f16";
   int64_t n_threads = 0, n_ctx = 0, n_batch = 512, memory_limit_mib = 0;
   std::optional<int64_t> n_parallel;
   int64_t draft_max = -1;

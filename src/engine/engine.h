@@ -18,7 +18,7 @@ struct EngineOptions {
   std::string drafter_path;  // empty: no drafter
   std::string device = "auto";
   BackendOptions backend;
-  W4a4 w4a4 = W4a4::automatic;
+  W4a4Choice w4a4;
   int64_t n_ctx = 0;      // longest sequence; 0: min(trained context, kDefaultContext)
   int32_t n_slots = 1;    // sequences at once
   int32_t n_batch = 512;  // most rows of one submission

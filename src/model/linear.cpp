@@ -28,26 +28,38 @@ W4a4 parse_w4a4(std::string_view text) {
   fail(ErrorKind::usage, "--w4a4: expected auto, all or none, found {}", text);
 }
 
-W4a4Policy::W4a4Policy(const GgufFile& file, W4a4 mode) : mode_(mode), has_list_(file.has(keys::kW4a4Tensors)) {
+Int4Rule parse_int4_rule(std::string_view text) {
+  if (text == "amax") return Int4Rule::amax;
+  if (text == "extreme") return Int4Rule::extreme;
+  if (text == "search") return Int4Rule::search;
+  fail(ErrorKind::usage, "--int4-rule: expected amax, extreme or search, found {}", text);
+}
+
+bool may_take_int4(const Weight& weight) {
+  return weight.type == BlockType::q4_0 && weight.shape.size() > 1 && weight.name.starts_with("blk.") &&
+         !needs_exact(weight.name);
+}
+
+W4a4Policy::W4a4Policy(const GgufFile& file, const W4a4Choice& choice)
+    : choice_(choice), has_list_(file.has(keys::kW4a4Tensors)) {
   if (has_list_) listed_ = file.require<std::vector<std::string>>(keys::kW4a4Tensors);
 }
 
 bool W4a4Policy::prompt_int4(const Weight& weight) const {
-  if (mode_ == W4a4::none || weight.type != BlockType::q4_0 || weight.shape.size() < 2) return false;
-  if (!weight.name.starts_with("blk.") || needs_exact(weight.name)) return false;
-  if (mode_ == W4a4::all) return true;
+  if (choice_.mode == W4a4::none || !may_take_int4(weight)) return false;
+  if (choice_.mode == W4a4::all) return true;
   if (has_list_) return std::find(listed_.begin(), listed_.end(), weight.name) != listed_.end();
   return weight.rotated;
 }
 
 Value linear(Plan& plan, Value x, const Weight& w) {
   if (!type_info(w.type).quantised) return plan.matmul(x, w);
-  return plan.matmul(plan.quantize(x, w.rotated, w.prompt_int4), w);
+  return plan.matmul(plan.quantize(x, w.input()), w);
 }
 
 Value linear_experts(Plan& plan, Value x, const Weight& w, Value ids) {
   if (!type_info(w.type).quantised) return plan.matmul_experts(x, w, ids);
-  return plan.matmul_experts(plan.quantize(x, w.rotated, w.prompt_int4), w, ids);
+  return plan.matmul_experts(plan.quantize(x, w.input()), w, ids);
 }
 
 std::string_view path_of(const Weight& weight) {

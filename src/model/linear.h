@@ -2,8 +2,9 @@
 //
 //   f32     weights stored as f32, f16 or bf16: float activations
 //   int8    quantised weights: activations in blocks of 32 int8 codes, integer dot products (rotated first if the
-//   weight is) w4a4    as int8, but rows in prompt phase use 4-bit activation codes gather  tables whose rows are only
-//   looked up
+//           weight is)
+//   w4a4    as int8, but rows in prompt phase use 4-bit activation codes
+//   gather  tables whose rows are only looked up
 #pragma once
 
 #include <string>
@@ -24,16 +25,31 @@ enum class W4a4 : uint8_t {
 /// "auto", "all" or "none"; throws Error(usage) otherwise.
 W4a4 parse_w4a4(std::string_view text);
 
+/// "amax", "extreme" or "search"; throws Error(usage) otherwise.
+Int4Rule parse_int4_rule(std::string_view text);
+
+/// Which weights, and how their inputs are rounded to 4 bits.
+struct W4a4Choice {
+  W4a4 mode = W4a4::automatic;
+  Int4Rule rule = Int4Rule::search;
+
+  W4a4Choice(W4a4 which = W4a4::automatic, Int4Rule how = Int4Rule::search) : mode(which), rule(how) {}
+};
+
 class W4a4Policy {
  public:
-  W4a4Policy(const GgufFile& file, W4a4 mode);
+  W4a4Policy(const GgufFile& file, const W4a4Choice& choice);
   bool prompt_int4(const Weight& weight) const;
+  Int4Rule rule() const { return choice_.rule; }
 
  private:
-  W4a4 mode_;
+  W4a4Choice choice_;
   bool has_list_ = false;
   std::vector<std::string> listed_;
 };
+
+/// Whether a weight could take the W4A4 path at all: a q4_0 matrix of a block whose outputs bear rounded inputs.
+bool may_take_int4(const Weight& weight);
 
 /// y = x W^T with the activations that W asks for. Inputs quantised alike are quantised once.
 Value linear(Plan& plan, Value x, const Weight& w);  // [rows, n_out]

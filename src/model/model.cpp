@@ -7,12 +7,12 @@
 
 namespace onebit {
 
-std::unique_ptr<Model> Model::open(const std::string& path, W4a4 mode) {
-  return std::make_unique<Model>(open_model_file(path), mode);
+std::unique_ptr<Model> Model::open(const std::string& path, const W4a4Choice& choice) {
+  return std::make_unique<Model>(open_model_file(path), choice);
 }
 
-Model::Model(GgufFile file, W4a4 mode)
-    : file_(std::move(file)), config_(read_model_config(file_)), weights_(file_, mode) {
+Model::Model(GgufFile file, const W4a4Choice& choice)
+    : file_(std::move(file)), config_(read_model_config(file_)), weights_(file_, choice) {
   plan(nullptr);  // names and checks every tensor of the trunk
 }
 

@@ -24,9 +24,9 @@ struct Taps {
 class Model {
  public:
   /// Opens and checks a file: architecture, numbers, every tensor of the trunk. Throws Error(refused).
-  static std::unique_ptr<Model> open(const std::string& path, W4a4 mode);
+  static std::unique_ptr<Model> open(const std::string& path, const W4a4Choice& choice);
   /// From an open file, e.g. one in memory.
-  Model(GgufFile file, W4a4 mode);
+  Model(GgufFile file, const W4a4Choice& choice);
   Model(const Model&) = delete;
 
   const GgufFile& file() const { return file_; }

@@ -24,7 +24,8 @@ bool only_looked_up(const GgufFile& file, const std::string& name) {
 
 }  // namespace
 
-Weights::Weights(const GgufFile& file, W4a4 mode) : file_(file), policy_(file, mode), stamp_(hadamard_stamp(file)) {
+Weights::Weights(const GgufFile& file, const W4a4Choice& choice)
+    : file_(file), policy_(file, choice), stamp_(hadamard_stamp(file)) {
   check_hadamard_tensors(file);
 }
 
@@ -52,9 +53,14 @@ const Weight* Weights::find(const std::string& name, const std::vector<int64_t>&
   weight.data = tensor->data;
   weight.rotated = is_rotated(*tensor, stamp_);
   weight.prompt_int4 = policy_.prompt_int4(weight);
+  weight.int4_rule = policy_.rule();
   weight.gather_only = only_looked_up(file_, name);
   index_.emplace(name, &weight);
   return &weight;
+}
+
+void Weights::set_int4(const std::set<std::string>& names) {
+  for (Weight& weight : weights_) weight.prompt_int4 = may_take_int4(weight) && names.count(weight.name) != 0;
 }
 
 bool Weights::owns(const Weight* weight) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -16,13 +17,16 @@ namespace onebit {
 class Weights {
  public:
   /// Checks the file's stamp. `file` must outlive the object.
-  Weights(const GgufFile& file, W4a4 mode);
+  Weights(const GgufFile& file, const W4a4Choice& choice);
 
   /// The tensor of this name; refused when it is missing or of another shape (outermost first; dimensions of 1 may be
   /// left out on the outside) or of a type that can't be computed with. References stay valid for the object's life.
   const Weight& get(const std::string& name, const std::vector<int64_t>& shape);
   /// As get, or nothing when the file has no such tensor.
   const Weight* find(const std::string& name, const std::vector<int64_t>& shape);
+
+  /// From now on exactly these weights use 4-bit activations for prompts. Plans made before keep what they had.
+  void set_int4(const std::set<std::string>& names);
 
   int64_t stamp() const { return stamp_; }
   const GgufFile& file() const { return file_; }

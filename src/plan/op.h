@@ -61,12 +61,22 @@ struct SliceParams {
 };
 /// One activation block is 32 int8 codes, one f32 scale and the sum of the codes; a row of K columns has K/32 blocks.
 ///   int8 grid: d = amax/127, code = round_half_away(x * (127/amax))
-///   int4 grid (rows in prompt phase when `prompt_int4`): d = amax/7, code = round_half_away(x * (7/amax))
-/// A block with amax < 2^-100 is all zeros, d = 0.
-/// `rotate` applies the 32-point normalised Walsh-Hadamard transform to each block first (gguf/hadamard.h).
+///   int4 grid (rows in prompt phase when `prompt_int4`): -8..7, by one of the rules below
+/// A block with amax < 2^-100 is all zeros, d = 0. NaN counts as 0; with an infinite amax all codes are 0 and d is
+/// +inf. `rotate` applies the 32-point normalised Walsh-Hadamard transform to each block first (gguf/hadamard.h).
+///
+/// Int4 rules, with m the block's element of largest magnitude (the first one on ties) and u = x * (-1/m):
+///   amax:    d = amax/7, code = round_half_away(x * (7/amax))
+///   extreme: d = m/-8, code = round_half_even(u * 8): the extreme becomes -8
+///   search:  for c in 7, 7.5, 8, 8.7 (in this order): q = clamp(round_half_even(u * c), -8, 7), uq = sum u q,
+///            qq = sum q^2, gain = (uq * uq) / qq; the first largest gain wins: codes q, d = -(m * (uq / qq)), which is
+///            the least-squares scale. The sums run over the block's elements in order, without fused operations.
+enum class Int4Rule : uint8_t { amax, extreme, search };
 struct QuantizeParams {
   bool rotate = false;
   bool prompt_int4 = false;
+  Int4Rule rule = Int4Rule::search;
+  bool operator==(const QuantizeParams&) const = default;
 };
 /// Chosen by logit, largest first, lowest column first on ties.
 enum class RouterGate : uint8_t { softmax, sigmoid };

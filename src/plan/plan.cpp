@@ -69,17 +69,16 @@ Value Plan::slice_heads(Value x, const SliceParams& params) {
   return y;
 }
 
-Value Plan::quantize(Value x, bool rotate, bool prompt_int4) {
+Value Plan::quantize(Value x, const QuantizeParams& params) {
   for (const Step& step : steps_) {  // q, k, v and gate share one quantised input
-    const auto* params = std::get_if<QuantizeParams>(&step.params);
-    if (params && step.in[0].id == x.id && params->rotate == rotate && params->prompt_int4 == prompt_int4)
-      return step.out[0];
+    const auto* known = std::get_if<QuantizeParams>(&step.params);
+    if (known && step.in[0].id == x.id && *known == params) return step.out[0];
   }
   CHECK(info(x).type == Dtype::f32 && info(x).width % 32 == 0);
   ValueInfo shape = info(x);
   shape.type = Dtype::act;
   const Value y = make(shape);
-  push(Op::quantize, {y}, {x}, {}, QuantizeParams{rotate, prompt_int4});
+  push(Op::quantize, {y}, {x}, {}, params);
   return y;
 }
 

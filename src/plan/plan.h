@@ -60,7 +60,7 @@ class Plan {
   Value swiglu(Value gate, Value up);
   Value softcap(Value x, float scale, float cap);
   Value slice_heads(Value x, const SliceParams& params);
-  Value quantize(Value x, bool rotate, bool prompt_int4);                  // act; reused while asked for again
+  Value quantize(Value x, const QuantizeParams& params);                   // act; reused while asked for again
   Value matmul(Value x, const Weight& w);                                  // [rows, w.n_out]
   std::pair<Value, Value> route(Value logits, const RouteParams& params);  // ids, weights [rows, n_used]
   Value matmul_experts(Value x, const Weight& w, Value ids);               // [tok*n_used, w.n_out]

@@ -17,6 +17,11 @@ std::string text_of(const Weight& w) {
   return fmt::format("{} {}[{}]{}", w.name, type_name(w.type), fmt::join(w.shape, ", "), w.rotated ? " rotated" : "");
 }
 
+const char* int4_text(Int4Rule rule) {
+  if (rule == Int4Rule::search) return "int4";
+  return rule == Int4Rule::amax ? "int4-amax" : "int4-extreme";
+}
+
 struct ParamText {
   std::string operator()(std::monostate) const { return ""; }
   std::string operator()(const NormParams& p) const { return fmt::format("eps={:g} group={}", p.eps, p.group); }
@@ -25,7 +30,7 @@ struct ParamText {
     return fmt::format("groups={} stride={} offset={} length={}", p.n_group, p.stride, p.offset, p.length);
   }
   std::string operator()(const QuantizeParams& p) const {
-    return fmt::format("{}prompt={}", p.rotate ? "rotate " : "", p.prompt_int4 ? "int4" : "int8");
+    return fmt::format("{}prompt={}", p.rotate ? "rotate " : "", p.prompt_int4 ? int4_text(p.rule) : "int8");
   }
   std::string operator()(const RouteParams& p) const { return fmt::format("used={} scale={:g}", p.n_used, p.scale); }
   std::string operator()(const RopeParams& p) const {

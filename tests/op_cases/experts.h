@@ -57,7 +57,7 @@ inline std::unique_ptr<OpRig> experts_rig(BlockType type, int32_t n_tok, int64_t
   const Value x = rig->feed(n_in, rows);
   const Value each = rig->plan.matmul_experts(x, copying_experts(*rig, n_expert, n_in), ids);
   auto ready = [&](Value v) {
-    return type_info(type).quantised ? rig->plan.quantize(v, rotated_int4, rotated_int4) : v;
+    return type_info(type).quantised ? rig->plan.quantize(v, {rotated_int4, rotated_int4}) : v;
   };
   rig->check("ids", ids);
   rig->check("one row per token", rig->plan.matmul_experts(ready(x), made.weight, ids),

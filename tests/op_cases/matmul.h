@@ -63,7 +63,7 @@ inline std::unique_ptr<OpRig> matmul_rig(BlockType type, MatmulSize size, Activa
   made.weight.prompt_int4 = activation == Activation::rotated_int4;
   const std::vector<float> rows = matmul_rows(rig->random(), rig->n_token(), size.n_in);
   Value x = rig->feed(size.n_in, rows);
-  if (type_info(type).quantised) x = rig->plan.quantize(x, made.weight.rotated, made.weight.prompt_int4);
+  if (type_info(type).quantised) x = rig->plan.quantize(x, made.weight.input());
   rig->check("y", rig->plan.matmul(x, made.weight), matmul_bound(rows, made.weight));
   rig->finish();
   rig->batches = mixed_phase_batches(size.n_tok);
@@ -71,10 +71,11 @@ inline std::unique_ptr<OpRig> matmul_rig(BlockType type, MatmulSize size, Activa
 }
 
 /// Inputs at and around the halves between two codes, and blocks that are zero, tiny, or one outlier.
-inline std::unique_ptr<OpRig> rounding_rig(int32_t n_tok, bool int4) {
+inline std::unique_ptr<OpRig> rounding_rig(int32_t n_tok, bool int4, Int4Rule rule) {
   auto rig = std::make_unique<OpRig>("rounding", n_tok);
-  const Weight& w = rig->random_weight(BlockType::q4_0, {19, 256});
-  std::vector<float> rows = random_values(rig->random(), rig->n_token() * 256);
+  constexpr int64_t n_in = 608;  // 19 blocks: more than a vector has lanes, and a rest
+  const Weight& w = rig->random_weight(BlockType::q4_0, {19, n_in});
+  std::vector<float> rows = random_values(rig->random(), rig->n_token() * n_in);
   for (size_t i = 0; i < rows.size(); ++i) {
     const float grid = int4 ? 7 : 127, half = std::floor(rows[i] * grid / 4) + 0.5f;
     const float values[8] = {half, half,           std::nextafter(half, 0.0f), half, 0, rows[i] * 0x1p-104f,
@@ -83,7 +84,7 @@ inline std::unique_ptr<OpRig> rounding_rig(int32_t n_tok, bool int4) {
     if (i % 32 == 9 && i / 32 % 8 < 4) rows[i] = i / 32 % 2 ? -grid : grid;  // makes the step exactly 1
     if (i % 32 == 9 && i / 32 % 8 == 7) rows[i] = 1e4f;
   }
-  const Value x = rig->plan.quantize(rig->feed(256, rows), false, int4);
+  const Value x = rig->plan.quantize(rig->feed(n_in, rows), {.prompt_int4 = int4, .rule = rule});
   rig->check("y", rig->plan.matmul(x, w), matmul_bound(rows, w));
   rig->finish();
   rig->batches = {prompt_batch(n_tok), prompt_batch(1, Phase::decode)};
@@ -121,10 +122,10 @@ inline void add_matmul_cases(OpCases& cases) {
     add_matmul_case(cases, BlockType::q4_0, size, Activation::rotated_int8);
     add_matmul_case(cases, BlockType::q4_0, size, Activation::rotated_int4);
   }
-  for (const bool int4 : {false, true}) {
-    cases.push_back(
-        {fmt::format("quantize_rounding_{}", int4 ? "int4" : "int8"), [=] { return rounding_rig(11, int4); }});
-  }
+  cases.push_back({"quantize_rounding_int8", [] { return rounding_rig(11, false, Int4Rule::amax); }});
+  cases.push_back({"quantize_rounding_int4_amax", [] { return rounding_rig(11, true, Int4Rule::amax); }});
+  cases.push_back({"quantize_rounding_int4_extreme", [] { return rounding_rig(11, true, Int4Rule::extreme); }});
+  cases.push_back({"quantize_rounding_int4_search", [] { return rounding_rig(11, true, Int4Rule::search); }});
   add_matmul_case(cases, BlockType::q4_0, {40, 512, 1024}, Activation::rotated_int4, Codes::extreme);
 }
 

@@ -29,7 +29,7 @@ inline std::unique_ptr<OpRig> tied_rig(BlockType type) {
   const std::vector<float> rows = random_values(rig->random(), rig->n_token() * 256);
   rig->check("embedding", rig->plan.embed(table), {.tolerance = Tolerance::rounding});
   Value x = rig->feed(256, rows);
-  if (type_info(type).quantised) x = rig->plan.quantize(x, false, false);
+  if (type_info(type).quantised) x = rig->plan.quantize(x, {});
   rig->check("logits", rig->plan.matmul(x, table), matmul_bound(rows, table));
   rig->finish();
   rig->batches = {prompt_batch(5), prompt_batch(1, Phase::decode)};

@@ -48,7 +48,7 @@ class TinyHybrid {
     std::vector<uint8_t> bytes(static_cast<size_t>(n_out * row_bytes(type, n_in)));
     encode_row(type, random_values(rng_, n_out * n_in, 0.2f).data(), bytes.data(), n_out * n_in);
     set_weight(weights_.emplace_back(), "w", type, {n_out, n_in}, std::move(bytes));
-    if (type_info(type).quantised) x = plan_.quantize(x, true, false);
+    if (type_info(type).quantised) x = plan_.quantize(x, {.rotate = true});
     return plan_.matmul(x, weights_.back().weight);
   }
   Value attention_layer(Value x) {

@@ -28,7 +28,7 @@ struct Kernels {
   /// n_block blocks of a strip (whole groups) -> wide blocks.
   void (*unpack[kStripForms])(const uint8_t* strip, int64_t n_block, uint8_t* wide);
   /// x [32 * n_block] -> token `t` of a tile of n_tok tokens.
-  void (*quantize)(const float* x, int64_t n_block, bool rotate, bool int4, uint8_t* act, int n_tok, int t);
+  void (*quantize)(const float* x, int64_t n_block, bool rotate, ActGrid grid, uint8_t* act, int n_tok, int t);
   GemmFn gemm_f32, gemm_f16, gemm_bf16;  // by the type of b
 
   // rows_*.cpp; y may be x where both are [n]

@@ -51,6 +51,9 @@ constexpr int kWideBytesMax = kCodeBytes + 256;
 
 constexpr int kFloatStrip = 64;  // rows of a strip of float weights
 
+/// Grids of activation codes: int8, or int4 by a rule of plan/op.h.
+enum class ActGrid : uint8_t { int8, int4_amax, int4_extreme, int4_search };
+
 /// Packed forms of quantised strips, one per block type.
 enum class Strip : uint8_t { q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4 };
 constexpr int kStripForms = 13;

@@ -104,6 +104,15 @@ void multiply_floats(const Kernels& kernels, const LoadedWeight& weight, const u
   }
 }
 
+namespace {
+
+ActGrid int4_grid(Int4Rule rule) {
+  if (rule == Int4Rule::amax) return ActGrid::int4_amax;
+  return rule == Int4Rule::extreme ? ActGrid::int4_extreme : ActGrid::int4_search;
+}
+
+}  // namespace
+
 void run_quantize(const CpuStep& step, Worker& worker) {
   const auto& params = step.as<QuantizeParams>();
   const Operand& x = step.in[0];
@@ -112,8 +121,9 @@ void run_quantize(const CpuStep& step, Worker& worker) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const bool prompt = worker.sequence(worker.token(x, r)).phase == Phase::prompt;
     const int64_t tile = r / kTileTokens;
-    worker.kernels().quantize(x.f32(r), act.n_block, params.rotate, params.prompt_int4 && prompt, act.tile(tile),
-                              act.tile_tokens(tile), static_cast<int>(r % kTileTokens));
+    const ActGrid grid = params.prompt_int4 && prompt ? int4_grid(params.rule) : ActGrid::int8;
+    worker.kernels().quantize(x.f32(r), act.n_block, params.rotate, grid, act.tile(tile), act.tile_tokens(tile),
+                              static_cast<int>(r % kTileTokens));
   }
 }
 

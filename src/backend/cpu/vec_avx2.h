@@ -146,6 +146,44 @@ ONEBIT_INLINE void store_s8(Vec x, int8_t* p) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 
+ONEBIT_INLINE void transpose8(__m256* x) {
+  __m256 pairs[8], quads[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+    quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+  }
+  for (int j = 0; j < 4; ++j) {
+    x[j] = _mm256_permute2f128_ps(quads[j], quads[4 + j], 0x20);
+    x[4 + j] = _mm256_permute2f128_ps(quads[j], quads[4 + j], 0x31);
+  }
+}
+ONEBIT_INLINE void transpose(Vec* x) {
+  __m256 part[8];
+  for (int i = 0; i < 8; ++i) part[i] = x[i].lo;  // rows 0..7, columns 0..7
+  transpose8(part);
+  for (int i = 0; i < 8; ++i) x[i].lo = part[i];
+  for (int i = 0; i < 8; ++i) part[i] = x[8 + i].hi;
+  transpose8(part);
+  for (int i = 0; i < 8; ++i) x[8 + i].hi = part[i];
+  __m256 other[8];
+  for (int i = 0; i < 8; ++i) {
+    part[i] = x[i].hi;
+    other[i] = x[8 + i].lo;
+  }
+  transpose8(part);
+  transpose8(other);
+  for (int i = 0; i < 8; ++i) {
+    x[8 + i].lo = part[i];
+    x[i].hi = other[i];
+  }
+}
+
 struct Bytes {
   __m256i lo, hi;
 };

@@ -88,6 +88,30 @@ ONEBIT_INLINE void store_s8(Vec x, int8_t* p) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
 
+ONEBIT_INLINE void transpose(Vec* x) {
+  __m512 pairs[16], quads[16];
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(x[i].v, x[i + 1].v);
+    pairs[i + 1] = _mm512_unpackhi_ps(x[i].v, x[i + 1].v);
+  }
+  for (int i = 0; i < 16; i += 4) {  // quads[i + j], lane group g: columns 4g + j of rows i..i+3
+    quads[i] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    quads[i + 1] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+    quads[i + 2] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    quads[i + 3] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+  }
+  for (int j = 0; j < 4; ++j) {
+    const __m512 a = _mm512_shuffle_f32x4(quads[j], quads[4 + j], 0x88);  // groups 0, 2 of rows 0..3, then 4..7
+    const __m512 b = _mm512_shuffle_f32x4(quads[8 + j], quads[12 + j], 0x88);
+    const __m512 c = _mm512_shuffle_f32x4(quads[j], quads[4 + j], 0xDD);  // groups 1, 3
+    const __m512 d = _mm512_shuffle_f32x4(quads[8 + j], quads[12 + j], 0xDD);
+    x[j].v = _mm512_shuffle_f32x4(a, b, 0x88);
+    x[8 + j].v = _mm512_shuffle_f32x4(a, b, 0xDD);
+    x[4 + j].v = _mm512_shuffle_f32x4(c, d, 0x88);
+    x[12 + j].v = _mm512_shuffle_f32x4(c, d, 0xDD);
+  }
+}
+
 struct Bytes {
   __m512i v;
 };

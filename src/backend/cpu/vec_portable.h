@@ -125,6 +125,17 @@ ONEBIT_INLINE void store_s8(const Vec& x, int8_t* p) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(x.v[i]);
 }
 
+/// Lane j of vector i becomes lane i of vector j.
+ONEBIT_INLINE void transpose(Vec* x) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float swap = x[i].v[j];
+      x[i].v[j] = x[j].v[i];
+      x[j].v[i] = swap;
+    }
+  }
+}
+
 struct Bytes {
   uint8_t v[64];
 };

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "plan/op.h"
+
 namespace onebit::ref {
 
 inline constexpr int64_t kActBlock = 32;
@@ -15,8 +17,9 @@ struct ActBlock {
   int32_t sum;  // of the codes
 };
 
-/// Codes of the largest magnitude: 127 on the int8 grid, 7 on the int4 grid (which also has -8).
-enum class ActGrid { int8, int4 };
+/// The int8 grid, or the int4 grid by one of the rules of plan/op.h.
+enum class ActGrid { int8, int4_amax, int4_extreme, int4_search };
+ActGrid int4_grid(Int4Rule rule);
 
 /// Quantises 32 values. A block whose largest magnitude is below 2^-100 has scale 0 and codes 0; values that are not
 /// finite give codes in range and, when infinite, an infinite scale.
