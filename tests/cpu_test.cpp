@@ -60,7 +60,7 @@ TEST(Cpu, RunsWithoutAllocating) {
         if (s > 0) sequences[s].row = sequences[s - 1].row + sequences[s - 1].n_tok;
         if (s < made.pages.size()) sequences[s].pages = made.pages[s];
       }
-      EXPECT_EQ(allocations_of(*program, {made.tokens, sequences, made.outputs, made.source_rows, made.taps}), 0)
+      EXPECT_EQ(allocations_of(*program, {made.tokens, sequences, made.outputs, made.source_rows, made.tap_rows}), 0)
           << op_case.name;
     }
   }

@@ -37,7 +37,7 @@ struct Scheduler::Impl {
   void compose();
   void add_answer(Generation& generation);
   void add_prompt(Generation& generation);
-  bool wants_taps() const;
+  std::span<const int32_t> tap_rows();
   void conclude();
   void conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row);
   void retire();
@@ -57,7 +57,7 @@ struct Scheduler::Impl {
   uint64_t clock = 0;
 
   // The batch of the current step: one entry of each for every sequence in it.
-  std::vector<int32_t> tokens, outputs;
+  std::vector<int32_t> tokens, outputs, taps;
   std::vector<Sequence> sequences;
   std::vector<Generation*> members;
   std::vector<int64_t> out_rows;
@@ -101,8 +101,9 @@ bool Scheduler::Impl::step() {
     draft();
     compose();
     if (!sequences.empty()) {
-      engine.run_target({.tokens = tokens, .sequences = sequences, .outputs = outputs, .taps = wants_taps()});
+      engine.run_target({.tokens = tokens, .sequences = sequences, .outputs = outputs, .tap_rows = tap_rows()});
       conclude();
+  taps.reserve(n_tok);
     }
   } catch (const std::exception& error) {
     fail_all(error.what());
@@ -220,11 +221,14 @@ void Scheduler::Impl::add_prompt(Generation& generation) {
   if (n_tok == static_cast<int32_t>(left.size())) outputs.push_back(row + n_tok - 1);
 }
 
-/// Whether any row of the batch is one that the drafter will still see.
-bool Scheduler::Impl::wants_taps() const {
-  if (!engine.drafter()) return false;
+/// Where the rows' taps go: nowhere unless one of them is a row that the drafter will still see.
+std::span<const int32_t> Scheduler::Impl::tap_rows() {
+  if (!engine.drafter()) return {};
   for (size_t i = 0; i < members.size(); ++i) {
-    if (sequences[i].pos + sequences[i].n_tok > members[i]->session().draft_begin()) return true;
+    if (sequences[i].pos + sequences[i].n_tok <= members[i]->session().draft_begin()) continue;
+    taps.resize(tokens.size());
+    std::iota(taps.begin(), taps.end(), 0);
+    return taps;
   }
   return false;
 }

@@ -25,6 +25,11 @@ struct Sequence {
   // Page of positions [i*kPageTokens, (i+1)*kPageTokens). Pages at the front may be -1: nothing of them is there, and
   // block_attention sees nothing of them even where its window reaches so far.
   std::span<const int32_t> pages = {};
+  // select_walk: drafts are drawn with the noise of draws `draw`, `draw` + 1, ... of `seed` (base/gumbel.h); at 0 they
+  // are the most likely ones.
+  float temperature = 0;
+  uint64_t seed = 0;
+  int64_t draw = 0;
 };
 
 struct Batch {
@@ -32,7 +37,8 @@ struct Batch {
   std::span<const Sequence> sequences = {};   // cover rows 0..n_tok-1 in order
   std::span<const int32_t> outputs = {};      // rows that get results, ascending
   std::span<const int32_t> source_rows = {};  // load_rows: row of the rows buffer for each row [n_tok]
-  bool taps = false;                          // run store_rows
+  std::span<const int32_t> tap_rows = {};     // store_rows: row of the rows buffer for each row [n_tok], -1: none;
+                                              // empty: nothing is stored
 
   int32_t n_tok() const { return sequences.empty() ? 0 : sequences.back().row + sequences.back().n_tok; }
   int32_t n_out() const { return static_cast<int32_t>(outputs.size()); }

@@ -32,7 +32,7 @@ enum class Op : uint8_t {
   delta_net,        // short convolution, SiLU, L2 norm, gates and the gated delta rule; see DeltaNetParams
   gated_norm,       // y = rms_norm(x over d columns) * w * silu(z)
   block_conv,       // DFlash2 grouped dynamic causal convolution inside each sequence's rows; see BlockConvParams
-  store_rows,       // rows buffer [row, offset..offset+W-1] = x; skipped unless the batch asks for taps
+  store_rows,       // rows buffer [tap_rows, offset..offset+W-1] = x, for rows that the batch gives a place
   load_rows,        // y[R,W] = rows buffer [source_rows]; NaN -> 0, clamped to +-65504
   argmax,           // ids[R,1]: column of the largest value, lowest column on ties; NaN counts as -infinity
   top_k,            // ids, values [R,k]: the k largest, descending, lowest column first on ties
@@ -139,7 +139,10 @@ struct TopKParams {
 };
 /// Candidates C, unary U [R,k] of each output row, gamma [R,rank]; codebooks A (predecessor), B (successor), both
 /// [n_vocab, rank]. Per sequence, u = token of its first row; for each output row:
-///   s_j = U_j + sum_r A[u,r] gamma[r] B[C_j,r];  id = C_argmax(s), confidence = softmax(s)[argmax], u = id.
+///   s_j = U_j + sum_r A[u,r] gamma[r] B[C_j,r] + T gumbel(seed, draw, C_j);  id = C_argmax(s), confidence =
+///   softmax(s)[argmax], u = id.
+/// T, seed and the draw of the sequence's first output row are the batch's (Sequence::temperature ...); the next row
+/// takes the next draw.
 struct SelectParams {
   int32_t rank = 0;
 };

@@ -71,7 +71,11 @@ inline std::unique_ptr<OpRig> select_rig(BlockType type, int32_t k, int64_t rank
   two.sequences = {{.n_tok = 8, .pos = 11, .phase = Phase::draft}, {.n_tok = 5, .pos = 3, .phase = Phase::draft}};
   two.outputs = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12};
   TestBatch one = prompt_batch(2, Phase::draft);
-  rig->batches = {two, one};
+  TestBatch drawn = two;
+  drawn.sequences[0].temperature = 0.8f;
+  drawn.sequences[0].seed = 7;
+  drawn.sequences[0].draw = 3;
+  rig->batches = {two, one, drawn};
   return rig;
 }
 

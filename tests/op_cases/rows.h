@@ -52,7 +52,7 @@ inline std::unique_ptr<OpRig> rows_buffer_rig() {
   rig->finish();
   for (const bool taps : {true, false, true}) {
     TestBatch batch = prompt_batch(taps ? 6 : 4);
-    batch.taps = taps;
+    for (int32_t i = 0; taps && i < batch.n_tok(); ++i) batch.tap_rows.push_back(i == 4 ? -1 : (i * 3 + 2) % 8);
     for (int32_t i = 0; i < batch.n_tok(); ++i) batch.source_rows.push_back((i * 5 + 1) % 8);
     rig->batches.push_back(batch);
   }

@@ -63,10 +63,10 @@ class DraftRunner {
     batch.tokens = tokens;
     batch.sequences = {&rows, 1};
     batch.outputs = {&last, 1};
-    batch.taps = true;
-    target_->wait(target_->submit(batch));
     std::vector<int32_t> sources(tokens.size());
     std::iota(sources.begin(), sources.end(), 0);
+    batch.tap_rows = sources;
+    target_->wait(target_->submit(batch));
     const Sequence fed{0, n, 0, Phase::draft, 0, 0, pages_};
     Batch feed;
     feed.sequences = {&fed, 1};

@@ -24,7 +24,7 @@ struct TestBatch {
   std::vector<std::vector<int32_t>> pages;  // by sequence; may be empty
   std::vector<int32_t> outputs;
   std::vector<int32_t> source_rows;
-  bool taps = false;
+  std::vector<int32_t> tap_rows;
   std::function<void(StatePool&)> before;  // e.g. clearing or copying slots
 
   int32_t n_tok() const {
@@ -149,7 +149,7 @@ inline std::vector<Result> run_rig(const OpRig& rig, Backend& backend) {
       row += sequences[s].n_tok;
       if (s < made.pages.size()) sequences[s].pages = made.pages[s];
     }
-    const Batch batch{made.tokens, sequences, made.outputs, made.source_rows, made.taps};
+    const Batch batch{made.tokens, sequences, made.outputs, made.source_rows, made.tap_rows};
     program->wait(program->submit(batch));
     for (int i = 0; i < static_cast<int>(rig.plan.outputs().size()); ++i) {
       results.push_back(detail::read_result(*program, rig.plan, i, batch, b));

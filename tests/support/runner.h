@@ -49,7 +49,7 @@ class Runner {
     batch.tokens = tokens;
     batch.sequences = {&sequence, 1};
     batch.outputs = outputs;
-    batch.taps = true;
+    batch.tap_rows = outputs;
     program_->wait(program_->submit(batch));
     std::vector<float> logits(tokens.size() * static_cast<size_t>(n_vocab()));
     program_->read(0, 0, logits);

@@ -178,7 +178,10 @@ void CpuProgram::check_batch(const Batch& batch) {
   if (bounds_.n_token_id > 0) {
     for (const int32_t token : batch.tokens) CHECK(token >= 0 && token < bounds_.n_token_id);
   }
-  CHECK(!batch.taps || bounds_.n_stored_row == 0 || n_tok <= bounds_.n_stored_row);
+  if (bounds_.n_stored_row > 0 && !batch.tap_rows.empty()) {
+    CHECK(static_cast<int64_t>(batch.tap_rows.size()) == n_tok);
+    for (const int32_t to : batch.tap_rows) CHECK(to < bounds_.n_stored_row);
+  }
   if (bounds_.n_loaded_row > 0) {
     CHECK(static_cast<int64_t>(batch.source_rows.size()) == n_tok);
     for (const int32_t source : batch.source_rows) CHECK(source >= 0 && source < bounds_.n_loaded_row);

@@ -100,12 +100,14 @@ void run_gather_rows(const CpuStep& step, Worker& worker) {
 }
 
 void run_store_rows(const CpuStep& step, Worker& worker) {
-  if (!worker.batch().taps) return;
+  if (worker.batch().tap_rows.empty()) return;
   const auto& memory = step.memory<RowsMemory>();
   const Operand& x = step.in[0];
   const Range rows = worker.rows(x);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    copy_floats(x.f32(r), x.width(), memory.memory.as<float>() + r * memory.width + step.as<RowsParams>().offset);
+    const int32_t to = worker.batch().tap_rows[static_cast<size_t>(r)];
+    if (to < 0) continue;
+    copy_floats(x.f32(r), x.width(), memory.memory.as<float>() + to * memory.width + step.as<RowsParams>().offset);
   }
 }
 

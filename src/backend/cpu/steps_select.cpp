@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backend/cpu/step.h"
+#include "base/gumbel.h"
 
 namespace onebit::cpu {
 namespace {
@@ -100,11 +101,13 @@ void run_select_walk(const CpuStep& step, Worker& worker) {
   const int64_t k = unary.width(), rank = step.as<SelectParams>().rank;
   float *a = worker.scratch<float>(), *b = a + rank;
   int32_t sequence = -1, u = 0;
+  int64_t draw = 0;
   for (int64_t r = 0; r < worker.n_row(unary); ++r) {
     const int64_t token = worker.token(unary, r);
     if (worker.row(token).sequence != sequence) {
       sequence = worker.row(token).sequence;
-      u = worker.batch().tokens[static_cast<size_t>(worker.sequence(token).row)];
+      u = worker.batch().tokens[static_cast<size_t>(from.row)];
+      draw = from.draw;
     }
     if (sequence % worker.n_thread() != worker.thread()) continue;
     gather_row(kernels, *step.matrices[0], u, a);
@@ -114,7 +117,11 @@ void run_select_walk(const CpuStep& step, Worker& worker) {
       gather_row(kernels, *step.matrices[1], candidates.i32(r)[j], b);
       scores[j] = unary.f32(r)[j] + kernels.dot(a, b, rank);
     }
+      if (from.temperature > 0) {
+        scores[j] += from.temperature * static_cast<float>(gumbel(from.seed, draw, candidates.i32(r)[j]));
+      }
     int32_t best = 0;
+    ++draw;
     float peak = 0, total = 0;
     largest(kernels, scores, 0, k, 1, &best, &peak);
     for (int64_t j = 0; j < k; ++j) total += std::exp(scores[j] - scores[best]);

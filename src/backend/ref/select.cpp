@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "backend/ref/call.h"
+#include "base/gumbel.h"
 #include "gguf/blocks.h"
 
 namespace onebit::ref {
@@ -60,11 +61,13 @@ void select_walk(const OpCall& call) {
   const int32_t* candidates = call.data<int32_t>(call.step.in[0]);
   int32_t* ids = call.data<int32_t>(call.step.out[0]);
   int32_t sequence = -1, u = 0;
+  int64_t draw = 0;
   for (int64_t r = 0; r < n_row; ++r) {
     const TokenRow& token = call.token(unary, r);
     if (token.sequence != sequence) {  // a new walk starts from the sequence's first token
       sequence = token.sequence;
-      u = call.batch.tokens[static_cast<size_t>(call.sequence(token).row)];
+      u = call.batch.tokens[static_cast<size_t>(from.row)];
+      draw = from.draw;
     }
     const std::vector<float> a = codebook_row(call.weight(0), u);
     const float* gamma = call.in(2) + r * rank;
@@ -75,7 +78,11 @@ void select_walk(const OpCall& call) {
       for (int64_t i = 0; i < rank; ++i) sum += a[static_cast<size_t>(i)] * gamma[i] * b[static_cast<size_t>(i)];
       scores[j] = call.in(1)[r * k + j] + sum;
     }
+      if (from.temperature > 0) {
+        scores[j] += from.temperature * static_cast<float>(gumbel(from.seed, draw, candidates[r * k + j]));
+      }
     const int32_t best = largest(scores, k, 1)[0];
+    ++draw;
     float total = 0;
     for (int64_t j = 0; j < k; ++j) total += std::exp(scores[j] - scores[best]);
     u = candidates[r * k + best];
