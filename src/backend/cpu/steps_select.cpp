@@ -104,6 +104,7 @@ void run_select_walk(const CpuStep& step, Worker& worker) {
   int64_t draw = 0;
   for (int64_t r = 0; r < worker.n_row(unary); ++r) {
     const int64_t token = worker.token(unary, r);
+    const Sequence& from = worker.sequence(token);
     if (worker.row(token).sequence != sequence) {
       sequence = worker.row(token).sequence;
       u = worker.batch().tokens[static_cast<size_t>(from.row)];
@@ -116,12 +117,12 @@ void run_select_walk(const CpuStep& step, Worker& worker) {
     for (int64_t j = 0; j < k; ++j) {
       gather_row(kernels, *step.matrices[1], candidates.i32(r)[j], b);
       scores[j] = unary.f32(r)[j] + kernels.dot(a, b, rank);
-    }
       if (from.temperature > 0) {
         scores[j] += from.temperature * static_cast<float>(gumbel(from.seed, draw, candidates.i32(r)[j]));
       }
-    int32_t best = 0;
+    }
     ++draw;
+    int32_t best = 0;
     float peak = 0, total = 0;
     largest(kernels, scores, 0, k, 1, &best, &peak);
     for (int64_t j = 0; j < k; ++j) total += std::exp(scores[j] - scores[best]);

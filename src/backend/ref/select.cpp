@@ -64,6 +64,7 @@ void select_walk(const OpCall& call) {
   int64_t draw = 0;
   for (int64_t r = 0; r < n_row; ++r) {
     const TokenRow& token = call.token(unary, r);
+    const Sequence& from = call.sequence(token);
     if (token.sequence != sequence) {  // a new walk starts from the sequence's first token
       sequence = token.sequence;
       u = call.batch.tokens[static_cast<size_t>(from.row)];
@@ -77,12 +78,12 @@ void select_walk(const OpCall& call) {
       float sum = 0;
       for (int64_t i = 0; i < rank; ++i) sum += a[static_cast<size_t>(i)] * gamma[i] * b[static_cast<size_t>(i)];
       scores[j] = call.in(1)[r * k + j] + sum;
-    }
       if (from.temperature > 0) {
         scores[j] += from.temperature * static_cast<float>(gumbel(from.seed, draw, candidates[r * k + j]));
       }
-    const int32_t best = largest(scores, k, 1)[0];
+    }
     ++draw;
+    const int32_t best = largest(scores, k, 1)[0];
     float total = 0;
     for (int64_t j = 0; j < k; ++j) total += std::exp(scores[j] - scores[best]);
     u = candidates[r * k + best];
