@@ -5,6 +5,12 @@
 # looked for at run time, so such a build also starts where there is none.
 set(ONEBIT_CUDA_ARCHS "80;86;89;90a;100;120" CACHE STRING "Compute capabilities to build CUDA kernels for")
 
+# CMake 3.25 does not know nvcc's flag for C++20.
+if(ONEBIT_CUDA AND NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
+
 function(onebit_cuda sources_var)
   if(NOT ONEBIT_CUDA)
     return()
@@ -12,7 +18,7 @@ function(onebit_cuda sources_var)
   find_package(CUDAToolkit REQUIRED)
   file(GLOB cuda_sources CONFIGURE_DEPENDS backend/gpu/*.cpp backend/gpu/*.cu backend/cuda/*.cpp backend/cuda/*.cu)
   add_library(onebit_cuda STATIC ${cuda_sources})
-  set_target_properties(onebit_cuda PROPERTIES CUDA_ARCHITECTURES OFF CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON)
+  set_target_properties(onebit_cuda PROPERTIES CUDA_ARCHITECTURES OFF)
   foreach(arch ${ONEBIT_CUDA_ARCHS})
     target_compile_options(onebit_cuda PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode=arch=compute_${arch},code=sm_${arch}>")

@@ -1,9 +1,9 @@
 // Rows of f32 -> quantised activations (acts.h), with the norms and gates that come before and the rotation, in one
 // pass. Values are those of backend/ref/act.cpp bit for bit, given the same f32 row.
 //
-// One warp a unit of 128 columns, a lane 4 of them, so 8 lanes a block of 32: butterflies 1 and 2 inside a lane, 4, 8, 16
-// by shuffles. Cost: 4 bytes read (8 with a gate) and 1.2 (integer) or 2 (f16) written per value; at decoding the latency
-// of one row counts, which is why rows without a norm over the whole row are spread over several blocks.
+// One warp a unit of 128 columns, a lane 4 of them, so 8 lanes a block of 32: butterflies 1 and 2 inside a lane, 4, 8,
+// 16 by shuffles. Cost: 4 bytes read (8 with a gate) and 1.2 (integer) or 2 (f16) written per value; at decoding the
+// latency of one row counts, which is why rows without a norm over the whole row are spread over several blocks.
 #include <algorithm>
 
 #include "backend/gpu/acts.h"
@@ -268,8 +268,7 @@ __device__ void put_halves(const QuantizeJob& job, int64_t row, const uint8_t* c
 }
 
 /// Grid [row, part of the units]. Shared memory: rms [n_group], and with halves codes [K] and scales [K/32].
-__global__ void __launch_bounds__(kThreads) quantize_rows(QuantizeJob job, int64_t units_per_block,
-                                                          int64_t rms_bytes) {
+__global__ void __launch_bounds__(kThreads) quantize_rows(QuantizeJob job, int64_t units_per_block, int64_t rms_bytes) {
   let_next_start();
   wait_for_previous();
   extern __shared__ __align__(16) uint8_t shared[];
@@ -282,7 +281,7 @@ __global__ void __launch_bounds__(kThreads) quantize_rows(QuantizeJob job, int64
   const bool unit_norm = job.input.norm && job.input.group == kUnitColumns;
   if (job.input.norm && !unit_norm) find_rms(job, row, rms, partial);
   const bool int4 = job.mix == ActsMix::int4 || (job.mix == ActsMix::mixed && job.int4_rows[row / job.multiple] != 0);
-  const Grid grid = !int4                                           ? Grid::int8
+  const Grid grid = !int4                                      ? Grid::int8
                     : job.input.int4_rule == Int4Rule::amax    ? Grid::int4_amax
                     : job.input.int4_rule == Int4Rule::extreme ? Grid::int4_extreme
                                                                : Grid::int4_search;
@@ -356,8 +355,7 @@ void quantize_tiled(const ActsInput& input, bool rotate, const uint8_t* int4_row
   const int64_t shared = rms_bytes + (acts.halves ? job.n_units * (kUnitColumns + 16) : 0);
   const bool whole = acts.halves || rms_bytes > 0;
   const int64_t per_block = whole ? job.n_units : kWarps;
-  const dim3 grid(static_cast<unsigned>(acts.n_row),
-                  static_cast<unsigned>((job.n_units + per_block - 1) / per_block));
+  const dim3 grid(static_cast<unsigned>(acts.n_row), static_cast<unsigned>((job.n_units + per_block - 1) / per_block));
   if (shared > 48 * 1024) {
     check(gpuFuncSetAttribute(reinterpret_cast<const void*>(quantize_rows), gpuFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(shared)),

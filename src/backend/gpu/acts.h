@@ -1,6 +1,6 @@
-// How quantised activations lie in device memory for the tensor cores: constants, sizes, and the kernel that makes them.
-// Rows are padded to a multiple of 8 (T of them), columns to units of 128 (forms.h); padding columns are zero, padding
-// rows hold anything.
+// How quantised activations lie in device memory for the tensor cores: constants, sizes, and the kernel that makes
+// them. Rows are padded to a multiple of 8 (T of them), columns to units of 128 (forms.h); padding columns are zero,
+// padding rows hold anything.
 //
 // Integer form, up to kCodeRows rows, in the order in which a lane (g, c) of m16n8k32 reads its operand:
 //   codes      int8 [unit][pair of blocks 2][T][c 4][(block 0, 4c) (block 0, 16+4c) (block 1, 4c) (block 1, 16+4c)]

@@ -66,7 +66,9 @@ __global__ void attend(AttentionCall call, AttentionParams params, BatchRows row
   const int token = call.map.token(r);
   const DeviceSequence s = rows.sequences[rows.row_sequence[token]];
   const int pos = rows.row_pos[token], window = static_cast<int>(params.window);
-  const int end = call.k ? s.pos : pos + 1, first = window > 0 ? max(0, pos - window + 1) : 0;
+  const int end = call.k ? s.pos : pos + 1;
+  int first = window > 0 ? max(0, pos - window + 1) : 0;
+  while (first < end && rows.pages[s.first_page + first / kPage] < 0) first = (first / kPage + 1) * kPage;
   const int64_t width = params.n_head * params.d_head, kv_width = params.n_head_kv * params.d_head;
   for (int c = threadIdx.x; c < d; c += kThreads) query[c] = call.q[r * width + head * d + c] * params.scale;
   __syncthreads();

@@ -240,12 +240,13 @@ __device__ void walk_pages(const AttentionCall& call, const AttentionParams& par
   }
 }
 
-/// Pages that any query of the tile sees.
-__device__ inline Range pages_of(const AttentionCall& call, const AttentionParams& params, const DeviceSequence& s,
-                                 const Tile& tile, int group) {
-  const Range low = range_of(call, params, s, tile.first, group);
-  const Range high = range_of(call, params, s, tile.first + kQueries - 1, group);
-  return {low.first / kPage, (high.end + kPage - 1) / kPage};
+/// Pages that any query of the tile sees, without missing ones at the front.
+__device__ inline Range pages_of(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows,
+                                 const DeviceSequence& s, const Tile& tile, int group) {
+  Range pages{range_of(call, params, s, tile.first, group).first / kPage,
+              (range_of(call, params, s, tile.first + kQueries - 1, group).end + kPage - 1) / kPage};
+  while (pages.first < pages.end && rows.pages[s.first_page + pages.first] < 0) ++pages.first;
+  return pages;
 }
 
 /// Prompts. Grid (tiles / kWarps, key heads).
@@ -265,7 +266,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2)
   load_queries<kD>(call, params, s, tile, kv_head, group, q, lane, kWarp);
   __syncwarp();
   Result<kD> result;
-  const Range pages = pages_of(call, params, s, tile, group);
+  const Range pages = pages_of(call, params, rows, s, tile, group);
   walk_pages<kD>(call, params, rows, memory, s, tile, kv_head, group, q, pages.first, pages.end, 1, result);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -304,7 +305,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2)
   const DeviceSequence s = rows.sequences[tile.sequence];
   load_queries<kD>(call, params, s, tile, kv_head, group, q, threadIdx.x, blockDim.x);
   __syncthreads();
-  const Range pages = pages_of(call, params, s, tile, group);
+  const Range pages = pages_of(call, params, rows, s, tile, group);
   const int n = max(pages.end - pages.first, 0), parts = gridDim.z, part = blockIdx.z;
   const int first = pages.first + static_cast<int>(static_cast<int64_t>(n) * part / parts);
   const int end = pages.first + static_cast<int>(static_cast<int64_t>(n) * (part + 1) / parts);

@@ -108,9 +108,12 @@ struct Gather {
 
 struct Store {
   const float* x;
+  const int32_t* to;
   float* rows;
   int64_t width, row_width, offset;
-  __device__ void operator()(int64_t r, int64_t c) const { rows[r * row_width + offset + c] = x[r * width + c]; }
+  __device__ void operator()(int64_t r, int64_t c) const {
+    if (to[r] >= 0) rows[to[r] * row_width + offset + c] = x[r * width + c];
+  }
 };
 
 struct Load {
@@ -181,9 +184,9 @@ void gather_rows(const float* x, const int32_t* rows, float* y, int64_t n_row, i
   run_rows(Gather{x, rows, y, width}, n_row, width, stream);
 }
 
-void store_rows(const float* x, int64_t n_row, int64_t width, const RowsMemory& memory, int64_t offset,
-                gpuStream_t stream) {
-  run_rows(Store{x, memory.data, width, memory.width, offset}, n_row, width, stream);
+void store_rows(const float* x, const int32_t* tap_rows, int64_t n_row, int64_t width, const RowsMemory& memory,
+                int64_t offset, gpuStream_t stream) {
+  run_rows(Store{x, tap_rows, memory.data, width, memory.width, offset}, n_row, width, stream);
 }
 
 void load_rows(const RowsMemory& memory, const int32_t* source_rows, float* y, int64_t n_row, gpuStream_t stream) {

@@ -193,8 +193,8 @@ void pack_strips(BlockType type, const uint8_t* rows, int64_t n_row, int64_t n_i
 void gather_form(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float* y, gpuStream_t stream) {
   if (n_row == 0) return;
   const auto run = [&]<WeightForm kForm>() {
-    launch(gather_rows<kForm>, dim3(static_cast<unsigned>(n_row)), dim3(kThreads), 0, stream, weight.data,
-           weight.n_out, weight.expert_bytes, weight.n_in, n_unit(weight.n_in), ids, y);
+    launch(gather_rows<kForm>, dim3(static_cast<unsigned>(n_row)), dim3(kThreads), 0, stream, weight.data, weight.n_out,
+           weight.expert_bytes, weight.n_in, n_unit(weight.n_in), ids, y);
   };
   with_form(weight.form, run);
 }

@@ -1,11 +1,11 @@
 // How quantised weights lie in device memory for the tensor cores. Constants and addresses only.
 //
-// A matrix [N, K] is cut into strips of 16 rows, a strip into units of 128 columns (the last rows and columns are filled
-// with zeros). A unit is everything that one warp needs for 16 x 128 weights, in the order in which its lanes load it,
-// 16 bytes a lane: a warp streams through a strip with full-width loads and shuffles nothing. Lane l of a warp belongs
-// to g = l / 4 and c = l % 4 and holds rows g and g + 8; of every 32 columns it holds columns 4c..4c+3 and 16+4c..16+4c+3.
-// That is the fragment of mma m16n8k32 (8 bit) as it is, and of two m16n8k16 or m64nNk16 (16 bit) when the other operand
-// has its columns in the order of acts.h.
+// A matrix [N, K] is cut into strips of 16 rows, a strip into units of 128 columns (the last rows and columns are
+// filled with zeros). A unit is everything that one warp needs for 16 x 128 weights, in the order in which its lanes
+// load it, 16 bytes a lane: a warp streams through a strip with full-width loads and shuffles nothing. Lane l of a warp
+// belongs to g = l / 4 and c = l % 4 and holds rows g and g + 8; of every 32 columns it holds columns 4c..4c+3 and
+// 16+4c..16+4c+3. That is the fragment of mma m16n8k32 (8 bit) as it is, and of two m16n8k16 or m64nNk16 (16 bit) when
+// the other operand has its columns in the order of acts.h.
 //
 // A word is 4 codes of one row, byte i = column i of the four. A nibble word has columns 4c+i in its low nibbles and
 // columns 16+4c+i in its high nibbles, as a q4_0 block of the file.
@@ -109,8 +109,7 @@ constexpr int64_t form_bytes(WeightForm form, int64_t n_out, int64_t n_in) {
 }
 
 /// Packs n_row rows of the file into strips; rows missing from the last strip become zeros.
-void pack_strips(BlockType type, const uint8_t* rows, int64_t n_row, int64_t n_in, uint8_t* strips,
-                 gpuStream_t stream);
+void pack_strips(BlockType type, const uint8_t* rows, int64_t n_row, int64_t n_in, uint8_t* strips, gpuStream_t stream);
 /// gather() of matmul.h for weights in a form other than plain.
 void gather_form(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float* y, gpuStream_t stream);
 

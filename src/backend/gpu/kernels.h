@@ -19,8 +19,8 @@ void softcap(const float* x, float* y, int64_t n, const SoftcapParams& params, g
 void slice_heads(const float* x, float* y, int64_t n_row, int64_t width, const SliceParams& params,
                  gpuStream_t stream);
 void gather_rows(const float* x, const int32_t* rows, float* y, int64_t n_row, int64_t width, gpuStream_t stream);
-void store_rows(const float* x, int64_t n_row, int64_t width, const RowsMemory& memory, int64_t offset,
-                gpuStream_t stream);
+void store_rows(const float* x, const int32_t* tap_rows, int64_t n_row, int64_t width, const RowsMemory& memory,
+                int64_t offset, gpuStream_t stream);
 void load_rows(const RowsMemory& memory, const int32_t* source_rows, float* y, int64_t n_row, gpuStream_t stream);
 void combine_experts(const float* x, const float* weights, float* y, int64_t n_row, int64_t n_used, int64_t width,
                      gpuStream_t stream);

@@ -1,5 +1,5 @@
-// Which kernels serve a weight and a batch of rows: the one place that knows all forms. NVIDIA GPUs take the tensor core
-// kernels of backend/cuda for every quantised type; elsewhere matmul_plain.cu serves all types.
+// Which kernels serve a weight and a batch of rows: the one place that knows all forms. NVIDIA GPUs take the tensor
+// core kernels of backend/cuda for every quantised type; elsewhere matmul_plain.cu serves all types.
 #include "backend/gpu/matmul.h"
 
 #include <algorithm>

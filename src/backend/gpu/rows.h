@@ -14,6 +14,9 @@ struct DeviceSequence {
   int32_t verify = 0;  // 1: phase verify
   int32_t slot = 0, n_commit = 0;
   int32_t first_page = 0, n_page = 0;
+  float temperature = 0;
+  uint64_t seed = 0;
+  int64_t draw = 0;
 };
 
 /// All pointers are device memory and stay the same for the life of a program.
@@ -22,6 +25,7 @@ struct BatchRows {
   const int32_t* tokens = nullptr;        // [n_tok]
   const int32_t* outputs = nullptr;       // [n_out] token rows
   const int32_t* source_rows = nullptr;   // [n_tok]
+  const int32_t* tap_rows = nullptr;      // [n_tok] -1: none
   const int32_t* row_sequence = nullptr;  // [n_tok]
   const int32_t* row_pos = nullptr;       // [n_tok]
   const uint8_t* int4_rows = nullptr;     // [n_tok] 1: phase prompt

@@ -22,6 +22,11 @@ using gpuStream_t = ONEBIT_GPU(Stream_t);
 using gpuEvent_t = ONEBIT_GPU(Event_t);
 using gpuGraph_t = ONEBIT_GPU(Graph_t);
 using gpuGraphExec_t = ONEBIT_GPU(GraphExec_t);
+#if defined(__HIP__) || defined(__HIP_PLATFORM_AMD__)
+using gpuDeviceProp = hipDeviceProp_t;
+#else
+using gpuDeviceProp = cudaDeviceProp;
+#endif
 inline constexpr gpuError_t gpuSuccess = ONEBIT_GPU(Success);
 inline constexpr gpuError_t gpuErrorMemoryAllocation =
 #if defined(__HIP__) || defined(__HIP_PLATFORM_AMD__)
@@ -38,6 +43,9 @@ void check_launch(const char* what);
 
 }  // namespace onebit::gpu
 
+#define gpuSetDevice ONEBIT_GPU(SetDevice)
+#define gpuGetDeviceProperties ONEBIT_GPU(GetDeviceProperties)
+#define gpuMemGetInfo ONEBIT_GPU(MemGetInfo)
 #define gpuMalloc ONEBIT_GPU(Malloc)
 #define gpuFree ONEBIT_GPU(Free)
 #define gpuMemcpyAsync ONEBIT_GPU(MemcpyAsync)

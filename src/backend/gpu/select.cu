@@ -1,5 +1,6 @@
 #include "backend/gpu/device.cuh"
 #include "backend/gpu/kernels.h"
+#include "base/gumbel.h"
 
 namespace onebit::gpu {
 namespace {
@@ -157,6 +158,11 @@ __global__ void route_rows(const float* logits, int32_t* ids, float* weights, in
 
 // --- the drafter's selector ------------------------------------------------------------------------------------------
 
+/// gumbel() of base/gumbel.h.
+__device__ double gumbel_noise(uint64_t seed, int64_t draw, int32_t id) {
+  return -log(-log((static_cast<double>(noise_bits(seed, draw, id) >> 11) + 0.5) * 0x1p-53));
+}
+
 /// One block a sequence; it walks the sequence's output rows in order, a warp a candidate. Work: k * rank multiplies a
 /// row, all operands from cache.
 __global__ void walk(WalkCall call, int64_t n_row, int k, int rank, BatchRows rows, RowMap map) {
@@ -164,7 +170,8 @@ __global__ void walk(WalkCall call, int64_t n_row, int k, int rank, BatchRows ro
   __shared__ int chosen;
   const int sequence = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int n_warp = blockDim.x / kWarp;
-  int64_t predecessor = sequence;  // row of call.predecessors
+  const DeviceSequence& from = rows.sequences[sequence];
+  int64_t predecessor = sequence, draw = from.draw;  // row of call.predecessors
   for (int64_t r = 0; r < n_row; ++r) {
     if (rows.row_sequence[map.token(r)] != sequence) continue;
     const float* a = call.predecessors + predecessor * rank;
@@ -175,7 +182,12 @@ __global__ void walk(WalkCall call, int64_t n_row, int k, int rank, BatchRows ro
       float sum = 0;
       for (int i = lane; i < rank; i += kWarp) sum = fmaf(a[i] * gamma[i], b[i], sum);
       sum = warp_sum(sum);
-      if (lane == 0) scores[j] = call.unary[r * k + j] + sum;
+      if (lane != 0) continue;
+      float score = call.unary[r * k + j] + sum;
+      if (from.temperature > 0) {
+        score += from.temperature * static_cast<float>(gumbel_noise(from.seed, draw, call.candidates[r * k + j]));
+      }
+      scores[j] = score;
     }
     __syncthreads();
     if (warp == 0) {
@@ -196,6 +208,7 @@ __global__ void walk(WalkCall call, int64_t n_row, int k, int rank, BatchRows ro
     }
     __syncthreads();
     predecessor = rows.n_sequence + r * k + chosen;
+    ++draw;
     __syncthreads();  // before `chosen` is written again
   }
 }

@@ -1,0 +1,37 @@
+// A newcomer's way through this folder: runtime.h (names), matmul.h (weights, activations, products), kernels.h (all
+// other ops), groups.h (which steps run together), bind.h (from steps to kernels), program.h (running a batch).
+#include "backend/gpu/backend.h"
+
+#include "backend/gpu/program.h"
+#include "backend/gpu/states.h"
+#include "base/error.h"
+
+namespace onebit::gpu {
+
+GpuBackend::GpuBackend(const char* name, int ordinal) {
+  check(gpuSetDevice(ordinal), "choosing the device");
+  gpuDeviceProp properties;
+  check(gpuGetDeviceProperties(&properties, ordinal), "asking the device");
+  size_t free = 0, total = 0;
+  check(gpuMemGetInfo(&free, &total), "asking the device");
+  n_multiprocessor_ = properties.multiProcessorCount;
+  info_.name = name;
+  info_.description = fmt::format("{}, {} multiprocessors, compute capability {}.{}", properties.name,
+                                  n_multiprocessor_, properties.major, properties.minor);
+  info_.memory_bytes = static_cast<int64_t>(free);
+  stream_ = std::make_shared<Stream>();
+  weights_ = std::make_unique<WeightStore>(stream_->get());
+}
+
+void GpuBackend::load(const Weight& weight) { weights_->load(weight); }
+
+std::unique_ptr<StatePool> GpuBackend::make_states(const std::vector<const State*>& states, const StateSizes& sizes) {
+  return std::make_unique<States>(states, sizes, stream_);
+}
+
+std::unique_ptr<Program> GpuBackend::compile(const Plan& plan, std::span<StatePool* const> pools,
+                                             const PlanLimits& limits) {
+  return std::make_unique<GpuProgram>(plan, pools, limits, *weights_, n_multiprocessor_, stream_);
+}
+
+}  // namespace onebit::gpu

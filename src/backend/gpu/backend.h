@@ -1,0 +1,31 @@
+// The Backend that CUDA and HIP share: one device, one stream, a store of weights.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "backend/gpu/weights.h"
+
+namespace onebit::gpu {
+
+class GpuBackend : public Backend {
+ public:
+  /// Uses device `ordinal`; `name` is the one on the command line ("cuda", "rocm").
+  GpuBackend(const char* name, int ordinal);
+
+  const DeviceInfo& info() const override { return info_; }
+  int64_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
+  void load(const Weight& weight) override;
+  bool keeps_file_bytes(const Weight&) const override { return false; }
+  std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) override;
+  std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
+                                   const PlanLimits& limits) override;
+
+ private:
+  DeviceInfo info_;
+  int64_t n_multiprocessor_ = 0;
+  std::shared_ptr<Stream> stream_;
+  std::unique_ptr<WeightStore> weights_;
+};
+
+}  // namespace onebit::gpu

@@ -1,0 +1,116 @@
+// From groups of steps to functions that enqueue kernels: every op's operands, states and parameters are looked up once,
+// when a program is compiled. In: a plan's groups. Out: one function a group, and how much scratch they need.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/gpu/groups.h"
+#include "backend/gpu/kernels.h"
+#include "backend/gpu/matmul.h"
+#include "backend/gpu/states.h"
+#include "backend/gpu/weights.h"
+
+namespace onebit::gpu {
+
+/// What the host knows of one run; equal runs (but for pointers' contents) enqueue equal kernels.
+struct Run {
+  BatchRows rows;
+  gpuStream_t stream = nullptr;
+  bool taps = false;
+  int64_t context = 0;  // no row sees more positions than this
+  ActsMix mix = ActsMix::int8, mix_outputs = ActsMix::int8;
+};
+
+using Enqueue = std::function<void(const Run&)>;
+
+/// Memory that groups share one after another.
+struct Scratch {
+  DeviceMemory memory;
+  int64_t bytes = 0;  // wanted
+};
+
+/// Upper bounds that batches are checked against; 0 where the plan has no such operand.
+struct Bounds {
+  int64_t n_page = 0, n_slot = 0, n_tape = 0, n_stored_row = 0, n_loaded_row = 0, n_token_id = 0;
+  bool needs_tokens = false;
+};
+
+class Binder {
+ public:
+  Binder(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, WeightStore& weights,
+         int64_t n_multiprocessor, gpuStream_t stream);
+
+  /// Groups' functions, those that come before all others first.
+  std::vector<Enqueue> enqueues();
+  /// Memory of the values; results are read from there.
+  const uint8_t* data(Value v) const { return arena_.data() + placement_.offset[static_cast<size_t>(v.id)]; }
+  const Bounds& bounds() const { return bounds_; }
+
+ private:
+  /// A value in memory.
+  struct Operand {
+    uint8_t* data = nullptr;
+    ValueInfo info;
+    int64_t max_rows = 0;
+
+    float* f32() const { return reinterpret_cast<float*>(data); }
+    int32_t* i32() const { return reinterpret_cast<int32_t*>(data); }
+    int64_t n_row(const Run& run) const {
+      return (info.rows == Rows::tokens ? run.rows.n_tok : run.rows.n_out) * info.multiple;
+    }
+    RowMap map(const Run& run) const {
+      return {info.rows == Rows::tokens ? nullptr : run.rows.outputs, static_cast<int32_t>(info.multiple)};
+    }
+    DeviceActs acts(const Run& run, bool int4) const;
+  };
+  struct RopeTable {
+    RopeParams params;
+    const float* factors = nullptr;
+    DeviceMemory turns, table;
+  };
+
+  const Step& step(int s) const { return plan_.steps()[static_cast<size_t>(s)]; }
+  Operand operand(Value v) const;
+  /// The quantisation that made an act value.
+  const QuantizeParams& quantization(Value acts) const;
+  template <class T>
+  const T& memory_of(const Step& step) const;
+  void want_scratch(int64_t bytes);
+  Workspace workspace() const { return {scratch_->memory.data(), scratch_->memory.bytes()}; }
+
+  Enqueue bind(const Group& group);
+  Enqueue bind_acts(const Group& group);
+  Enqueue bind_products(const Group& group);
+  Enqueue bind_step(const Step& step);
+  Enqueue bind_rows(const Step& step);
+  Enqueue bind_elementwise(const Step& step);
+  Enqueue bind_norm(const Step& step);
+  Enqueue bind_rope(const Step& step);
+  Enqueue bind_attention(const Step& step);
+  Enqueue bind_delta_net(const Step& step);
+  Enqueue bind_route(const Step& step);
+  Enqueue bind_experts(const Step& step);
+  Enqueue bind_select(const Step& step);
+  Enqueue bind_walk(const Step& step);
+  ExpertGroups expert_groups(Value ids, int64_t n_expert);
+  const RopeTable& rope_table(const RopeParams& params, const float* factors);
+
+  const Plan& plan_;
+  std::span<StatePool* const> pools_;
+  PlanLimits limits_;
+  WeightStore& weights_;
+  int64_t n_multiprocessor_;
+  gpuStream_t stream_;
+  std::vector<Group> groups_;
+  Placement placement_;
+  DeviceMemory arena_;
+  Bounds bounds_;
+  std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
+  std::vector<std::unique_ptr<RopeTable>> ropes_;
+  std::map<int32_t, DeviceMemory> expert_groups_;  // by the value of ids
+};
+
+}  // namespace onebit::gpu

@@ -1,0 +1,198 @@
+#include "backend/gpu/groups.h"
+
+#include <algorithm>
+
+#include "backend/gpu/matmul.h"
+
+namespace onebit::gpu {
+namespace {
+
+/// Who makes and who reads each value of a plan; an output of the plan has one more reader.
+struct Uses {
+  std::vector<int> made_by, n_reader;
+
+  explicit Uses(const Plan& plan) : made_by(plan.values().size(), -1), n_reader(plan.values().size(), 0) {
+    for (size_t s = 0; s < plan.steps().size(); ++s) {
+      for (Value v : plan.steps()[s].out) made_by[index(v)] = static_cast<int>(s);
+      for (Value v : plan.steps()[s].in) ++n_reader[index(v)];
+    }
+    for (const PlanOutput& output : plan.outputs()) ++n_reader[index(output.value)];
+  }
+  static size_t index(Value v) { return static_cast<size_t>(v.id); }
+};
+
+class Grouping {
+ public:
+  explicit Grouping(const Plan& plan) : plan_(plan), uses_(plan), taken_(plan.steps().size(), false) {}
+
+  std::vector<Group> run() {
+    for (int s = 0; s < n_step(); ++s) {
+      if (!taken_[static_cast<size_t>(s)]) groups_.push_back(group_at(s));
+    }
+    return std::move(groups_);
+  }
+
+ private:
+  int n_step() const { return static_cast<int>(plan_.steps().size()); }
+  const Step& step(int s) const { return plan_.steps()[static_cast<size_t>(s)]; }
+  void take(int s) { taken_[static_cast<size_t>(s)] = true; }
+
+  Group group_at(int s) {
+    take(s);
+    switch (step(s).op) {
+      case Op::quantize:
+        return {.kind = Group::Kind::acts, .step = s};
+      case Op::matmul:
+        return products_at(s);
+      case Op::sigmoid_mul:
+        if (plan_.info(step(s).in[1]).width != plan_.info(step(s).in[0]).width) return {.step = s};
+        return before_quantisation(s);
+      case Op::rms_norm:
+      case Op::gated_norm:
+      case Op::swiglu:
+        return before_quantisation(s);
+      default:
+        return {.step = s};
+    }
+  }
+
+  Group before_quantisation(int s) {
+    const Value made = step(s).out[0];
+    for (int q = s + 1; q < n_step(); ++q) {
+      if (step(q).op != Op::quantize || step(q).in[0].id != made.id || taken_[static_cast<size_t>(q)]) continue;
+      take(q);
+      const bool keep = uses_.n_reader[Uses::index(made)] > 1;
+      return {.kind = Group::Kind::acts, .step = q, .before = s, .keep = keep};
+    }
+    return {.step = s};
+  }
+
+  Group products_at(int first) {
+    Group group{.kind = Group::Kind::products};
+    for (int s = first; s < n_step(); ++s) {
+      const bool free = s == first || !taken_[static_cast<size_t>(s)];
+      if (step(s).op != Op::matmul || step(s).in[0].id != step(first).in[0].id || !free) continue;
+      take(s);
+      group.products.push_back({s, addition_to(s, first)});
+    }
+    return group;
+  }
+
+  /// The step that adds something made before step `first` to the product of step s, if nothing else reads it.
+  int addition_to(int s, int first) {
+    const Value made = step(s).out[0];
+    if (uses_.n_reader[Uses::index(made)] != 1) return -1;
+    for (int a = s + 1; a < n_step(); ++a) {
+      const Step& add = step(a);
+      if (add.op != Op::add || (add.in[0].id != made.id && add.in[1].id != made.id)) continue;
+      const Value other = add.in[add.in[0].id == made.id ? 1 : 0];
+      if (other.id == made.id || uses_.made_by[Uses::index(other)] >= first) return -1;
+      take(a);
+      return a;
+    }
+    return -1;
+  }
+
+  const Plan& plan_;
+  Uses uses_;
+  std::vector<bool> taken_;
+  std::vector<Group> groups_;
+};
+
+/// A range of the arena that is in use.
+struct Block {
+  int64_t begin, end;
+  int last_group;  // the last one that needs it
+};
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/// The lowest gap of `bytes` among the blocks in use, which are sorted by begin.
+int64_t first_fit(std::vector<Block>& used, int64_t bytes, int last_group) {
+  int64_t at = 0;
+  size_t i = 0;
+  for (; i < used.size() && used[i].begin - at < bytes; ++i) at = std::max(at, used[i].end);
+  used.insert(used.begin() + static_cast<int64_t>(i), {at, at + bytes, last_group});
+  return at;
+}
+
+int64_t value_bytes(const ValueInfo& info, const PlanLimits& limits) {
+  const int64_t n_row = max_rows(info, limits);
+  return aligned(info.type == Dtype::act ? acts_bytes(n_row, info.width) : n_row * info.width * 4);
+}
+
+bool same_storage(const ValueInfo& a, const ValueInfo& b) {
+  return a.type == b.type && a.rows == b.rows && a.multiple == b.multiple && a.width == b.width;
+}
+
+}  // namespace
+
+std::vector<Group> group_steps(const Plan& plan) { return Grouping(plan).run(); }
+
+Access access_of(const Plan& plan, const Group& group) {
+  const auto& steps = plan.steps();
+  Access access;
+  if (group.kind == Group::Kind::products) {
+    for (const Group::Member& member : group.products) {
+      const Step& product = steps[static_cast<size_t>(member.step)];
+      access.reads.push_back(product.in[0]);
+      if (member.add < 0) {
+        access.writes.push_back(product.out[0]);
+        continue;
+      }
+      const Step& add = steps[static_cast<size_t>(member.add)];
+      const Value other = add.in[add.in[0].id == product.out[0].id ? 1 : 0];
+      access.reads.push_back(other);
+      access.writes.push_back(add.out[0]);
+      if (group.products.size() == 1) access.over = other;
+    }
+    return access;
+  }
+  const Step& step = steps[static_cast<size_t>(group.step)];
+  access.reads = step.in;
+  access.writes = step.out;
+  if (group.kind == Group::Kind::acts && group.before >= 0) {
+    const Step& before = steps[static_cast<size_t>(group.before)];
+    access.reads = before.in;
+    if (group.keep) access.writes.push_back(before.out[0]);
+  }
+  if (group.kind == Group::Kind::step && op_info(step.op).in_place) access.over = step.in[0];
+  return access;
+}
+
+Placement place_groups(const Plan& plan, const std::vector<Group>& groups, const PlanLimits& limits) {
+  std::vector<int> last(plan.values().size(), -1);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const Access access = access_of(plan, groups[g]);
+    for (Value v : access.reads) last[Uses::index(v)] = static_cast<int>(g);
+    for (Value v : access.writes) last[Uses::index(v)] = static_cast<int>(g);
+  }
+  for (const PlanOutput& output : plan.outputs()) last[Uses::index(output.value)] = static_cast<int>(groups.size());
+
+  Placement placement;
+  placement.offset.assign(plan.values().size(), -1);
+  std::vector<Block> used;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto now = static_cast<int>(g);
+    const Access access = access_of(plan, groups[g]);
+    std::erase_if(used, [&](const Block& block) { return block.last_group < now; });
+    for (size_t i = 0; i < access.writes.size(); ++i) {
+      const size_t id = Uses::index(access.writes[i]);
+      const ValueInfo& info = plan.values()[id];
+      if (i == 0 && access.over.id >= 0 && last[Uses::index(access.over)] == now &&
+          same_storage(info, plan.info(access.over))) {
+        placement.offset[id] = placement.offset[Uses::index(access.over)];
+        for (Block& block : used) {
+          if (block.begin == placement.offset[id]) block.last_group = last[id];
+        }
+        continue;
+      }
+      const int64_t bytes = value_bytes(info, limits);
+      placement.offset[id] = first_fit(used, bytes, last[id]);
+      placement.bytes = std::max(placement.bytes, placement.offset[id] + bytes);
+    }
+  }
+  return placement;
+}
+
+}  // namespace onebit::gpu

@@ -1,0 +1,306 @@
+#include "backend/gpu/program.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace onebit::gpu {
+namespace {
+
+constexpr int32_t kGraphRows = 64;      // runs of more rows are enqueued kernel by kernel
+constexpr size_t kMostGraphs = 64;      // the least recently used goes
+constexpr int64_t kSmallWidth = 64;     // results of at most this many columns come to the host with every run
+constexpr int64_t kFirstPages = 4096;   // room for pages to begin with
+constexpr int64_t kAlign = 16;          // of the parts of a batch
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// The parts of a batch in one piece of memory, packed for its counts; pages last.
+struct BatchLayout {
+  int64_t tokens, outputs, source_rows, tap_rows, row_sequence, row_pos, int4_rows, int4_outputs, sequences, pages;
+
+  BatchLayout(int64_t n_tok, int64_t n_out, int64_t n_sequence) {
+    int64_t at = 0;
+    const auto take = [&at](int64_t bytes) {
+      const int64_t begin = at;
+      at += aligned(bytes);
+      return begin;
+    };
+    tokens = take(n_tok * 4);
+    outputs = take(n_out * 4);
+    source_rows = take(n_tok * 4);
+    tap_rows = take(n_tok * 4);
+    row_sequence = take(n_tok * 4);
+    row_pos = take(n_tok * 4);
+    int4_rows = take(n_tok);
+    int4_outputs = take(n_out);
+    sequences = take(n_sequence * static_cast<int64_t>(sizeof(DeviceSequence)));
+    pages = at;
+  }
+};
+
+ActsMix mix_of(int64_t n_int4, int64_t n) {
+  return n_int4 == 0 ? ActsMix::int8 : n_int4 == n ? ActsMix::int4 : ActsMix::mixed;
+}
+
+int64_t n_pages(const Batch& batch) {
+  int64_t n = 0;
+  for (const Sequence& sequence : batch.sequences) n += static_cast<int64_t>(sequence.pages.size());
+  return n;
+}
+
+}  // namespace
+
+GpuProgram::GpuProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
+                       WeightStore& weights, int64_t n_multiprocessor, std::shared_ptr<Stream> stream)
+    : plan_(plan),
+      limits_(limits),
+      stream_(std::move(stream)),
+      binder_(plan_, pools, limits, weights, n_multiprocessor, stream_->get()),
+      enqueues_(binder_.enqueues()) {
+  int64_t bytes = 0;
+  for (const PlanOutput& output : plan_.outputs()) {
+    const ValueInfo& info = plan_.info(output.value);
+    CHECK(info.type != Dtype::act);
+    if (info.width > kSmallWidth) continue;
+    small_.push_back({output.value, bytes});
+    bytes += aligned(max_rows(info, limits_) * info.width * 4);
+  }
+  results_ = PinnedMemory(bytes, "a program's results");
+  slots_seen_.assign(static_cast<size_t>(binder_.bounds().n_slot), -1);
+  reserve_pages(kFirstPages);
+}
+
+GpuProgram::~GpuProgram() {
+  (void)gpuStreamSynchronize(stream_->get());  // nothing may still use the memory
+  forget_graphs();
+}
+
+void GpuProgram::reserve_pages(int64_t n) {
+  if (n <= most_pages_) return;
+  if (last_ > 0) stream_->wait("running a batch");
+  forget_graphs();  // they know the old memory
+  most_pages_ = std::max(n, 2 * most_pages_);
+  const int64_t bytes = BatchLayout(limits_.n_tok, limits_.n_out, limits_.n_tok).pages + most_pages_ * 4;
+  host_batch_ = PinnedMemory(bytes, "batches");
+  batch_ = DeviceMemory(bytes, "batches");
+}
+
+void GpuProgram::check_batch(const Batch& batch) {
+  const Bounds& bounds = binder_.bounds();
+  const int64_t n_tok = batch.n_tok();
+  CHECK(n_tok > 0 && n_tok <= limits_.n_tok && batch.n_out() <= limits_.n_out);
+  int32_t row = 0;
+  for (const Sequence& sequence : batch.sequences) {
+    CHECK(sequence.row == row && sequence.n_tok > 0 && sequence.pos >= 0 && sequence.n_commit >= 0);
+    row += sequence.n_tok;
+    if (bounds.n_page > 0) {
+      for (const int32_t page : sequence.pages) CHECK(page >= -1 && page < bounds.n_page);
+      CHECK((sequence.pos + sequence.n_tok - 1) / kPageTokens < static_cast<int64_t>(sequence.pages.size()));
+    }
+    if (bounds.n_slot == 0) continue;
+    CHECK(sequence.slot >= 0 && sequence.slot < bounds.n_slot && sequence.n_commit <= bounds.n_tape);
+    CHECK(sequence.phase != Phase::verify || sequence.n_tok <= bounds.n_tape);
+    int32_t& seen = slots_seen_[static_cast<size_t>(sequence.slot)];
+    CHECK(seen != static_cast<int32_t>(last_));  // two sequences of one slot have no order
+    seen = static_cast<int32_t>(last_);
+  }
+  for (int64_t i = 0; i < batch.n_out(); ++i) {
+    const int32_t output = batch.outputs[static_cast<size_t>(i)];
+    CHECK(output >= 0 && output < n_tok && (i == 0 || output > batch.outputs[static_cast<size_t>(i - 1)]));
+  }
+  CHECK(!bounds.needs_tokens || static_cast<int64_t>(batch.tokens.size()) == n_tok);
+  if (bounds.n_token_id > 0) {
+    for (const int32_t token : batch.tokens) CHECK(token >= 0 && token < bounds.n_token_id);
+  }
+  if (bounds.n_stored_row > 0 && !batch.tap_rows.empty()) {
+    CHECK(static_cast<int64_t>(batch.tap_rows.size()) == n_tok);
+    for (const int32_t to : batch.tap_rows) CHECK(to < bounds.n_stored_row);
+  }
+  if (bounds.n_loaded_row > 0) {
+    CHECK(static_cast<int64_t>(batch.source_rows.size()) == n_tok);
+    for (const int32_t source : batch.source_rows) CHECK(source >= 0 && source < bounds.n_loaded_row);
+  }
+}
+
+GpuProgram::Shape GpuProgram::shape_of(const Batch& batch) const {
+  Shape shape{batch.n_tok(), batch.n_out(), static_cast<int32_t>(batch.sequences.size())};
+  int64_t end = 1, n_int4 = 0, n_int4_outputs = 0;
+  size_t output = 0;
+  for (const Sequence& sequence : batch.sequences) {
+    end = std::max<int64_t>(end, sequence.pos + sequence.n_tok);
+    const bool prompt = sequence.phase == Phase::prompt;
+    if (prompt) n_int4 += sequence.n_tok;
+    for (; output < batch.outputs.size() && batch.outputs[output] < sequence.row + sequence.n_tok; ++output) {
+      if (prompt) ++n_int4_outputs;
+    }
+  }
+  shape.context = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(end)));
+  shape.mix = mix_of(n_int4, shape.n_tok);
+  shape.mix_outputs = mix_of(n_int4_outputs, shape.n_out);
+  shape.taps = !batch.tap_rows.empty();
+  return shape;
+}
+
+BatchRows GpuProgram::bring(const Batch& batch) {
+  reserve_pages(n_pages(batch));
+  brought_.wait("running a batch");
+  const BatchLayout at(batch.n_tok(), batch.n_out(), static_cast<int64_t>(batch.sequences.size()));
+  uint8_t* host = host_batch_.data();
+  const auto host_ints = [host](int64_t offset) { return reinterpret_cast<int32_t*>(host + offset); };
+  std::ranges::copy(batch.tokens, host_ints(at.tokens));
+  std::ranges::copy(batch.outputs, host_ints(at.outputs));
+  std::ranges::copy(batch.source_rows, host_ints(at.source_rows));
+  std::ranges::copy(batch.tap_rows, host_ints(at.tap_rows));
+  int32_t* pages = host_ints(at.pages);
+  int32_t n_page = 0, index = 0;
+  for (const Sequence& s : batch.sequences) {
+    for (int32_t i = 0; i < s.n_tok; ++i) {
+      host_ints(at.row_sequence)[s.row + i] = index;
+      host_ints(at.row_pos)[s.row + i] = s.pos + i;
+      host[at.int4_rows + s.row + i] = s.phase == Phase::prompt;
+    }
+    const auto count = static_cast<int32_t>(s.pages.size());
+    reinterpret_cast<DeviceSequence*>(host + at.sequences)[index] = {
+        s.row, s.n_tok, s.pos, s.phase == Phase::verify, s.slot, s.n_commit, n_page, count,
+        s.temperature, s.seed, s.draw};
+    std::ranges::copy(s.pages, pages + n_page);
+    n_page += count;
+    ++index;
+  }
+  for (int32_t i = 0; i < batch.n_out(); ++i) {
+    host[at.int4_outputs + i] = host[at.int4_rows + batch.outputs[static_cast<size_t>(i)]];
+  }
+  check(gpuMemcpyAsync(batch_.data(), host, static_cast<size_t>(at.pages + int64_t{n_page} * 4), gpuMemcpyHostToDevice,
+                       stream_->get()),
+        "bringing a batch");
+  brought_.record(stream_->get());
+
+  const auto ints = [this](int64_t offset) { return reinterpret_cast<const int32_t*>(batch_.data() + offset); };
+  BatchRows rows;
+  rows.n_tok = batch.n_tok();
+  rows.n_out = batch.n_out();
+  rows.n_sequence = index;
+  rows.tokens = ints(at.tokens);
+  rows.outputs = ints(at.outputs);
+  rows.source_rows = ints(at.source_rows);
+  rows.tap_rows = ints(at.tap_rows);
+  rows.row_sequence = ints(at.row_sequence);
+  rows.row_pos = ints(at.row_pos);
+  rows.int4_rows = batch_.data() + at.int4_rows;
+  rows.int4_outputs = batch_.data() + at.int4_outputs;
+  rows.sequences = reinterpret_cast<const DeviceSequence*>(batch_.data() + at.sequences);
+  rows.pages = ints(at.pages);
+  return rows;
+}
+
+Ticket GpuProgram::submit(const Batch& batch) {
+  check_batch(batch);
+  const Shape shape = shape_of(batch);
+  const Run run{bring(batch), stream_->get(), shape.taps, shape.context, shape.mix, shape.mix_outputs};
+  n_tok_ = shape.n_tok;
+  n_out_ = shape.n_out;
+  if (shape.n_tok <= kGraphRows) {
+    run_graph(run, shape);
+  } else {
+    enqueue(run);
+  }
+  done_.record(stream_->get());
+  return ++last_;
+}
+
+void GpuProgram::enqueue(const Run& run) {
+  for (const Enqueue& group : enqueues_) group(run);
+  check_launch("running a batch");
+  for (const SmallResult& small : small_) {
+    const ValueInfo& info = plan_.info(small.value);
+    const auto bytes = static_cast<size_t>(rows_now(info) * info.width * 4);
+    if (bytes == 0) continue;
+    check(gpuMemcpyAsync(results_.data() + small.at, binder_.data(small.value), bytes, gpuMemcpyDeviceToHost,
+                         run.stream),
+          "reading results");
+  }
+}
+
+void GpuProgram::run_graph(const Run& run, const Shape& shape) {
+  const auto found = std::ranges::find_if(recorded_, [&](const Recorded& r) { return r.shape == shape; });
+  if (found == recorded_.end()) {
+    if (recorded_.size() == kMostGraphs) {
+      if (recorded_.back().graph) {
+        stream_->wait("running a batch");  // it may still be at work
+        (void)gpuGraphExecDestroy(recorded_.back().graph);
+      }
+      recorded_.pop_back();
+    }
+    recorded_.push_front({shape, nullptr});
+    enqueue(run);
+    return;
+  }
+  recorded_.splice(recorded_.begin(), recorded_, found);
+  if (!found->graph) found->graph = record(run);
+  check(gpuGraphLaunch(found->graph, stream_->get()), "running a batch");
+}
+
+gpuGraphExec_t GpuProgram::record(const Run& run) {
+  check(gpuStreamBeginCapture(run.stream, gpuStreamCaptureModeThreadLocal), "recording a graph");
+  gpuGraph_t graph = nullptr;
+  try {
+    enqueue(run);
+  } catch (...) {
+    if (gpuStreamEndCapture(run.stream, &graph) == gpuSuccess) (void)gpuGraphDestroy(graph);
+    throw;
+  }
+  check(gpuStreamEndCapture(run.stream, &graph), "recording a graph");
+  gpuGraphExec_t ready = nullptr;
+  const gpuError_t error = gpuGraphInstantiate(&ready, graph);
+  (void)gpuGraphDestroy(graph);
+  check(error, "recording a graph");
+  return ready;
+}
+
+void GpuProgram::forget_graphs() {
+  for (const Recorded& recorded : recorded_) {
+    if (recorded.graph) (void)gpuGraphExecDestroy(recorded.graph);
+  }
+  recorded_.clear();
+}
+
+void GpuProgram::wait(Ticket ticket) {
+  CHECK(ticket <= last_);
+  done_.wait("running a batch");
+}
+
+const uint8_t* GpuProgram::small_result(Value value) const {
+  for (const SmallResult& small : small_) {
+    if (small.value.id == value.id) return results_.data() + small.at;
+  }
+  return nullptr;
+}
+
+void GpuProgram::copy_out(int index, int64_t row, void* to, int64_t size, Dtype type) {
+  CHECK(last_ > 0 && index >= 0 && index < static_cast<int>(plan_.outputs().size()));
+  const Value value = plan_.outputs()[static_cast<size_t>(index)].value;
+  const ValueInfo& info = plan_.info(value);
+  CHECK(info.type == type && row >= 0 && size % info.width == 0 && row + size / info.width <= rows_now(info));
+  if (size == 0) return;
+  const int64_t at = row * info.width * 4;
+  if (const uint8_t* host = small_result(value)) {
+    std::memcpy(to, host + at, static_cast<size_t>(size) * 4);
+    return;
+  }
+  check(gpuMemcpyAsync(to, binder_.data(value) + at, static_cast<size_t>(size) * 4, gpuMemcpyDeviceToHost,
+                       stream_->get()),
+        "reading results");
+  stream_->wait("reading results");
+}
+
+void GpuProgram::read(int index, int64_t row, std::span<float> to) {
+  copy_out(index, row, to.data(), static_cast<int64_t>(to.size()), Dtype::f32);
+}
+void GpuProgram::read(int index, int64_t row, std::span<int32_t> to) {
+  copy_out(index, row, to.data(), static_cast<int64_t>(to.size()), Dtype::i32);
+}
+
+}  // namespace onebit::gpu
