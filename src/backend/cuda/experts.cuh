@@ -5,8 +5,8 @@
 
 namespace onebit::cuda {
 
-/// Up to `cut` result rows of one expert: order[first .. first + count). atom: where they start when every expert's rows
-/// are padded to atoms of 8 rows. expert -1: there is no such tile.
+/// Up to `cut` result rows of one expert: order[first .. first + count). atom: where they start when every expert's
+/// rows are padded to atoms of 8 rows. expert -1: there is no such tile.
 struct ExpertTile {
   int expert = -1, first = 0, count = 0, atom = 0;
 };

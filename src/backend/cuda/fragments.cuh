@@ -31,8 +31,8 @@ struct Unit {
 
   uint4 codes[kCodeLoads];
   uint4 scales[kForm == WeightForm::b8f ? 4 : 1];
-  uint4 more;   // b8km: minimums
-  uint4 d;      // n4k, b8k: two words; b8km: four
+  uint4 more;  // b8km: minimums
+  uint4 d;     // n4k, b8k: two words; b8km: four
 
   __device__ void load(const uint8_t* unit, int lane) {
     const int g = lane / 4;

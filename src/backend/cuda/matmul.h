@@ -22,8 +22,8 @@ void matmul_experts_integer(const DeviceWeight& weight, const DeviceActs& acts, 
                             const ExpertGroups& groups, float* y, gpuStream_t stream);
 
 /// Halves on the tensor cores, for acts with an f16 form. Weights are rounded to f16 after scaling: relative error of a
-/// product at most 2^-10.
-void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream);
+/// product at most 2^-10. `any_gpu`: the kernel for every GPU since sm_80, also where there is a faster one.
+void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream, bool any_gpu = false);
 int64_t experts_half_workspace(const DeviceWeight& weight, int64_t max_rows);
 void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
                          const ExpertGroups& groups, float* y, const Workspace& workspace, gpuStream_t stream);

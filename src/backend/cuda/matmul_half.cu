@@ -26,8 +26,8 @@ void multiply(WeightForm form, HalfJob& job, int64_t out_tiles, int64_t max_rows
 
 int64_t out_tiles_of(const DeviceWeight& weight) { return (weight.n_out + kTileOuts - 1) / kTileOuts; }
 
-/// One block an expert: counts the rows of smaller experts (where its own begin) and lists its own in order. Every block
-/// reads all ids, 4 bytes a row, from L2.
+/// One block an expert: counts the rows of smaller experts (where its own begin) and lists its own in order. Every
+/// block reads all ids, 4 bytes a row, from L2.
 __global__ void __launch_bounds__(kGroupThreads) list_rows(ExpertGroups groups) {
   wait_for_previous();
   __shared__ int below[kGroupThreads / kWarp], equal[kGroupThreads / kWarp];
@@ -87,7 +87,7 @@ void group_rows(const ExpertGroups& groups, gpuStream_t stream) {
   launch(list_rows, dim3(static_cast<unsigned>(groups.n_expert)), dim3(kGroupThreads), 0, stream, groups);
 }
 
-void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream) {
+void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream, bool any_gpu) {
   for (size_t begin = 0; begin < products.size();) {
     const WeightForm form = products[begin].weight->form;
     HalfJob job{};
@@ -105,7 +105,11 @@ void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuS
     job.row_scales = acts.row_scales;
     job.n_row = static_cast<int>(acts.n_row);
     job.atoms = padded_rows(acts.n_row) / kActAtomRows;
-    multiply(form, job, out_tiles, acts.n_row, stream);
+    if (any_gpu) {
+      multiply_mma(form, job, out_tiles, acts.n_row, stream);
+    } else {
+      multiply(form, job, out_tiles, acts.n_row, stream);
+    }
     begin = end;
   }
 }

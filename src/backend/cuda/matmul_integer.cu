@@ -1,16 +1,16 @@
 // Products for few rows, on integers: decoding, verifying, short prompts.
 //
-// Weights are the A operand of m16n8k32 (16 outputs x 32 columns), activations the B operand (32 columns x 8 rows), so 1
-// to 8 rows cost the same. A block of 32 columns starts a new integer sum; it is scaled into f32 sums at once, which
+// Weights are the A operand of m16n8k32 (16 outputs x 32 columns), activations the B operand (32 columns x 8 rows), so
+// 1 to 8 rows cost the same. A block of 32 columns starts a new integer sum; it is scaled into f32 sums at once, which
 // keeps the integer sums those of backend/ref exactly. q4_0 nibbles are used as unsigned, their sum starts at -8 times
 // the sum of the activations' codes.
 //
 // One warp owns a strip of 16 outputs and one of `split` parts of its units; the parts of a strip are added in shared
 // memory in a fixed order. A block's warps read the same activations at nearly the same time, so these come from L1.
 //
-// Cost for n4, a unit of 1,152 bytes and 8 rows: about 110 instructions a warp, at 16.5 bytes per clock and SM (4.3 TB/s
-// at 1.98 GHz) 70 clocks, 280 issue slots: memory decides up to 16 rows (about 180 instructions), the SM beyond. Bytes
-// in flight per SM: 16 warps x kDepth units.
+// Cost for n4, a unit of 1,152 bytes and 8 rows: about 110 instructions a warp, at 16.5 bytes per clock and SM (4.3
+// TB/s at 1.98 GHz) 70 clocks, 280 issue slots: memory decides up to 16 rows (about 180 instructions), the SM beyond.
+// Bytes in flight per SM: 16 warps x kDepth units.
 #include "backend/cuda/experts.cuh"
 #include "backend/cuda/fragments.cuh"
 #include "backend/cuda/matmul.h"
@@ -40,8 +40,8 @@ struct Acts {
 /// Where a lane finds its operands for up to 8 * kTiles rows of activations.
 template <int kTiles>
 struct Lane {
-  int32_t b_row[kTiles];      // row g of each tile: operand B
-  int32_t c_row[kTiles][2];   // rows 2c, 2c + 1: columns of the sums
+  int32_t b_row[kTiles];     // row g of each tile: operand B
+  int32_t c_row[kTiles][2];  // rows 2c, 2c + 1: columns of the sums
 
   /// row_of(i) is the activation row of result i.
   template <class F>
@@ -66,8 +66,8 @@ __device__ void multiply(const Unit<kForm>& weights, int64_t unit, const Acts& a
     uint4 b[2];
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
-      b[pair] = *reinterpret_cast<const uint4*>(
-          acts.codes + ((unit * 2 + pair) * acts.t_rows + rows.b_row[t]) * 64 + lane % 4 * 16);
+      b[pair] = *reinterpret_cast<const uint4*>(acts.codes + ((unit * 2 + pair) * acts.t_rows + rows.b_row[t]) * 64 +
+                                                lane % 4 * 16);
     }
     float4 scale[2];
     int2 starts[2];
@@ -213,7 +213,7 @@ struct Job {
 };
 
 template <WeightForm kForm, int kTiles>
-__global__ void __launch_bounds__(kWarps * kWarp, kTiles > 2 ? 1 : 2) multiply_few(const __grid_constant__ Job job) {
+__global__ void __launch_bounds__(kWarps* kWarp, kTiles > 2 ? 1 : 2) multiply_few(const __grid_constant__ Job job) {
   let_next_start();
   int p = 0;
   while (p + 1 < job.n_product && static_cast<int>(blockIdx.x) >= job.products[p + 1].first_block) ++p;
@@ -232,8 +232,9 @@ __global__ void __launch_bounds__(kWarps * kWarp, kTiles > 2 ? 1 : 2) multiply_f
   stream.run(job.acts, rows, lane, sums);
   add_parts<kTiles>(job.split, lane, warp, sums);
   if (part != 0 || !inside) return;
-  store<kTiles>(sums, lane, strip * kStripRows, product.n_out, [&](int i) -> int64_t { return i <= last ? i : -1; },
-                product.y, product.add);
+  store<kTiles>(
+      sums, lane, strip * kStripRows, product.n_out, [&](int i) -> int64_t { return i <= last ? i : -1; }, product.y,
+      product.add);
 }
 
 struct ExpertJob {
@@ -248,7 +249,7 @@ struct ExpertJob {
 
 /// Grid [strips, chunks]. As multiply_few, for the rows of one expert at a time.
 template <WeightForm kForm>
-__global__ void __launch_bounds__(kWarps * kWarp, 2) multiply_few_experts(const __grid_constant__ ExpertJob job) {
+__global__ void __launch_bounds__(kWarps* kWarp, 2) multiply_few_experts(const __grid_constant__ ExpertJob job) {
   let_next_start();
   wait_for_previous();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, part = warp % job.split;
@@ -259,8 +260,8 @@ __global__ void __launch_bounds__(kWarps * kWarp, 2) multiply_few_experts(const 
   if (chunk.expert < 0) return;
   const int64_t strip = blockIdx.x * (kWarps / job.split) + warp / job.split;
   const bool inside = strip * kStripRows < job.n_out;
-  const uint8_t* weights = job.data + chunk.expert * job.expert_bytes +
-                           (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
+  const uint8_t* weights =
+      job.data + chunk.expert * job.expert_bytes + (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
   const int begin = inside ? part * job.n_units / job.split : 0;
   const int end = inside ? (part + 1) * job.n_units / job.split : 0;
   Stream<kForm, 1> stream(weights, begin, end, lane);
@@ -273,12 +274,13 @@ __global__ void __launch_bounds__(kWarps * kWarp, 2) multiply_few_experts(const 
   stream.run(job.acts, rows, lane, sums);
   add_parts<1>(job.split, lane, warp, sums);
   if (part != 0 || !inside) return;
-  store<1>(sums, lane, strip * kStripRows, job.n_out, [&](int i) -> int64_t { return i < chunk.count ? pair_of(i) : -1; },
-           job.y, nullptr);
+  store<1>(
+      sums, lane, strip * kStripRows, job.n_out, [&](int i) -> int64_t { return i < chunk.count ? pair_of(i) : -1; },
+      job.y, nullptr);
 }
 
-/// Parts of a strip: as many as give the chip about 20 warps an SM, at least 2 units each. Depends on the weights alone,
-/// so that sums are added in the same order for every row count.
+/// Parts of a strip: as many as give the chip about 20 warps an SM, at least 2 units each. Depends on the weights
+/// alone, so that sums are added in the same order for every row count.
 int split_of(int64_t strips, int64_t units, int n_sm) {
   int split = 1;
   while (split < kWarps && strips * split * 2 <= int64_t{24} * n_sm && split * 4 <= units) split *= 2;

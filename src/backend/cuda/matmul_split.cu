@@ -1,5 +1,5 @@
-// Products of float weights and f32 rows on m16n8k8 tf32, exact to about 2^-21: a number is split into its upper 11 bits
-// and the rest, which are multiplied separately. f16 and bf16 weights fit into one part, f32 weights take two.
+// Products of float weights and f32 rows on m16n8k8 tf32, exact to about 2^-21: a number is split into its upper 11
+// bits and the rest, which are multiplied separately. f16 and bf16 weights fit into one part, f32 weights take two.
 //
 // A block owns a strip of 16 outputs and up to 8 * kTiles rows; its 8 warps take every eighth block of 32 columns and
 // add up in shared memory. Lane (g, c) reads columns 8c..8c+7 of rows g and g + 8: 16 bytes of f16, full sectors.
@@ -80,7 +80,7 @@ __device__ void multiply(const Eight<kType> (&w)[2], const float* const (&x)[kTi
 
 /// Grid [strips of all products, rows / (8 kTiles)].
 template <BlockType kType, int kTiles>
-__global__ void __launch_bounds__(kWarps * kWarp, 2) multiply_split(const __grid_constant__ SplitJob job) {
+__global__ void __launch_bounds__(kWarps* kWarp, 2) multiply_split(const __grid_constant__ SplitJob job) {
   constexpr int kDepth = kType == BlockType::f32 ? 2 : 4;
   let_next_start();
   int p = 0;

@@ -2,9 +2,9 @@
 //
 // A block makes 128 outputs x kRows rows. Weights are the A operand and never touch shared memory: two warpgroups of 4
 // warps own a strip of 16 outputs each, load its units straight into registers (forms.h has them in fragment order) and
-// turn codes into halves there, while the tensor cores work on the fragments made before. Activations are the B operand:
-// one thread of a third warpgroup copies 64 columns at a time (atoms in the swizzle that wgmma reads) into a ring of
-// stages; barriers count the bytes in and the readers out.
+// turn codes into halves there, while the tensor cores work on the fragments made before. Activations are the B
+// operand: one thread of a third warpgroup copies 64 columns at a time (atoms in the swizzle that wgmma reads) into a
+// ring of stages; barriers count the bytes in and the readers out.
 //
 // Cost per 64 columns and warpgroup, kRows 256: 4 wgmma m64n256k16 of 128 clocks each; 60 instructions a warp to make
 // fragments of n4, hidden behind them; 32 KB of shared memory filled. Two warpgroups share the tensor cores, so one may
