@@ -8,85 +8,13 @@
 #include "base/error.h"
 #include "engine/scheduler.h"
 #include "support/devices.h"
-#include "support/temp_dir.h"
-#include "support/tiny_model.h"
+#include "support/engine_run.h"
 
 namespace onebit::test {
 namespace {
 
-struct Recorder : Listener {
-  std::vector<int32_t> ids;
-  std::vector<TokenEvent> events;
-  Statistics statistics;
-  std::optional<FinishReason> reason;
-  std::string message;
-  size_t stop_after = SIZE_MAX;
-
-  bool on_token(const TokenEvent& event) override {
-    ids.push_back(event.id);
-    events.push_back(event);
-    return ids.size() < stop_after;
-  }
-  void on_finish(FinishReason r, const Statistics& s, const std::string& m) override {
-    reason = r;
-    statistics = s;
-    message = m;
-  }
-};
-
-/// A folder with a target, drafters of both versions, and engines over them.
-class Models {
- public:
-  explicit Models(const TinyShape& shape = {}) : shape_(shape) {
-    write_tiny_target(dir_.file("target.gguf"), shape);
-    write_tiny_drafter(dir_.file("draft1.gguf"), shape, 1);
-    write_tiny_drafter(dir_.file("draft2.gguf"), shape, 2);
-  }
-  std::string path(const std::string& name) const { return dir_.file(name); }
-
-  EngineOptions options(int drafter_version) const {
-    EngineOptions o;
-    o.model_path = dir_.file("target.gguf");
-    if (drafter_version > 0) o.drafter_path = dir_.file("draft" + std::to_string(drafter_version) + ".gguf");
-    o.device = "ref";
-    o.n_ctx = 512;
-    return o;
-  }
-  std::vector<int32_t> prompt(uint64_t seed, int64_t n) const {
-    Rng rng(seed);
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < n; ++i)
-      ids.push_back(static_cast<int32_t>(rng.next() % static_cast<uint64_t>(shape_.n_vocab)));
-    return ids;
-  }
-
- private:
-  TempDir dir_;
-  TinyShape shape_;
-};
-
-std::shared_ptr<Recorder> run(Scheduler& scheduler, Request request) {
-  const auto recorder = std::make_shared<Recorder>();
-  scheduler.submit(std::move(request), recorder);
-  while (!recorder->reason) scheduler.step();
-  return recorder;
-}
-
-std::shared_ptr<Recorder> run(const EngineOptions& options, Request request) {
-  Engine engine(plan_engine(options));
-  Scheduler scheduler(engine);
-  return run(scheduler, std::move(request));
-}
-
-Request greedy(std::vector<int32_t> prompt, int64_t n) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = n;
-  return request;
-}
-
 TEST(Engine, ChunksDoNotChangeTheAnswer) {
-  const Models models;
+  const TinyModels models;
   EngineOptions options = models.options(0);
   const auto whole = run(options, greedy(models.prompt(3, 150), 30));
   options.n_batch = 7;
@@ -100,7 +28,7 @@ TEST(Engine, ADrafterDoesNotChangeGreedyText) {
   for (int64_t window : {0, 40}) {
     TinyShape shape;
     shape.window = window;
-    const Models models(shape);
+    const TinyModels models(shape);
     for (int version : {1, 2}) {
       int64_t accepted = 0;
       for (uint64_t seed = 1; seed <= 4; ++seed) {
@@ -122,7 +50,7 @@ TEST(Engine, ADrafterDoesNotChangeTextOnAnyDevice) {
   for (BlockType type : {BlockType::f32, BlockType::q8_0, BlockType::q4_0}) {
     TinyShape shape;
     shape.type = type;
-    const Models models(shape);
+    const TinyModels models(shape);
     for (const Device& device : test_devices()) {
       if (device.name == "ref") continue;
       Request request = greedy(models.prompt(71, 70), 100);
@@ -139,7 +67,7 @@ TEST(Engine, ADrafterDoesNotChangeTextOnAnyDevice) {
 }
 
 TEST(Engine, ASeedReproducesWithAndWithoutADrafter) {
-  const Models models;
+  const TinyModels models;
   Request request = greedy(models.prompt(5, 40), 60);
   request.sampling.temperature = 0.8f;
   request.sampling.top_p = 0.95f;
@@ -153,7 +81,7 @@ TEST(Engine, ASeedReproducesWithAndWithoutADrafter) {
 }
 
 TEST(Engine, TwoUsersGetWhatEachGetsAlone) {
-  const Models models;
+  const TinyModels models;
   for (int version : {0, 2}) {
     EngineOptions options = models.options(version);
     const Request a = greedy(models.prompt(11, 90), 40), b = greedy(models.prompt(12, 33), 60);
@@ -172,7 +100,7 @@ TEST(Engine, TwoUsersGetWhatEachGetsAlone) {
 }
 
 TEST(Engine, AContinuedConversationIsReusedExactly) {
-  const Models models;
+  const TinyModels models;
   for (int version : {0, 2}) {
     Engine engine(plan_engine(models.options(version)));
     Scheduler scheduler(engine);
@@ -193,7 +121,7 @@ TEST(Engine, AContinuedConversationIsReusedExactly) {
 }
 
 TEST(Engine, CancellingFreesTheSlotForTheNext) {
-  const Models models;
+  const TinyModels models;
   Engine engine(plan_engine(models.options(2)));
   Scheduler scheduler(engine);
   const auto running = std::make_shared<Recorder>(), queued = std::make_shared<Recorder>(),
@@ -216,7 +144,7 @@ TEST(Engine, CancellingFreesTheSlotForTheNext) {
 }
 
 TEST(Engine, AnswersEndWhereTheyShould) {
-  const Models models;
+  const TinyModels models;
   const std::vector<int32_t> prompt = models.prompt(41, 40);
   for (int version : {0, 2}) {
     Engine engine(plan_engine(models.options(version)));
@@ -241,7 +169,7 @@ TEST(Engine, AnswersEndWhereTheyShould) {
 }
 
 TEST(Engine, LogprobsAreTheTargetsOwn) {
-  const Models models;
+  const TinyModels models;
   Request request = greedy(models.prompt(51, 40), 20);
   request.sampling.n_logprobs = 3;
   const auto plain = run(models.options(0), request), drafted = run(models.options(2), request);
@@ -255,7 +183,7 @@ TEST(Engine, LogprobsAreTheTargetsOwn) {
 }
 
 TEST(Engine, DraftLengthsFollowTheRequest) {
-  const Models models;
+  const TinyModels models;
   Request request = greedy(models.prompt(61, 40), 40);
   const auto block = run(models.options(2), request);
   EXPECT_EQ(block->statistics.accepted_per_position.size(), 5u);  // a block of 6 drafts 5
@@ -286,10 +214,10 @@ std::string message_of(const std::function<void()>& action, ErrorKind kind) {
 }
 
 TEST(Engine, MismatchedDraftersAreRefusedWithBothNumbers) {
-  const Models models;
+  const TinyModels models;
   TinyShape wide;
   wide.n_embd = 96;
-  const Models other(wide);
+  const TinyModels other(wide);
   EngineOptions options = models.options(0);
   options.drafter_path = other.path("draft2.gguf");
   const std::string hidden = message_of([&] { plan_engine(options); }, ErrorKind::refused);
@@ -297,7 +225,7 @@ TEST(Engine, MismatchedDraftersAreRefusedWithBothNumbers) {
   EXPECT_NE(hidden.find("64"), std::string::npos) << hidden;
   TinyShape deep;
   deep.n_layer = 8;
-  const Models deeper(deep);
+  const TinyModels deeper(deep);
   options.drafter_path = deeper.path("draft2.gguf");
   const std::string taps = message_of([&] { plan_engine(options); }, ErrorKind::refused);
   EXPECT_NE(taps.find("block 7"), std::string::npos) << taps;
@@ -310,7 +238,7 @@ TEST(Engine, MismatchedDraftersAreRefusedWithBothNumbers) {
 }
 
 TEST(Engine, MemoryOverTheLimitIsATableNotAKill) {
-  const Models models;
+  const TinyModels models;
   EngineOptions options = models.options(2);
   options.memory_limit = 1000;
   const std::string message = message_of([&] { Engine engine(plan_engine(options)); }, ErrorKind::out_of_memory);
@@ -319,7 +247,7 @@ TEST(Engine, MemoryOverTheLimitIsATableNotAKill) {
 }
 
 TEST(Engine, BadRequestsAreRefusedBeforeTheyAreQueued) {
-  const Models models;
+  const TinyModels models;
   Engine engine(plan_engine(models.options(0)));
   Scheduler scheduler(engine);
   const auto refused = [&](const Request& request) {

@@ -13,6 +13,11 @@ namespace {
 
 constexpr int64_t kMaxContext = int64_t{1} << 24;
 
+constexpr int64_t kAutoCache = int64_t{1} << 30;
+constexpr int64_t kMaxStates = 128;    // of a recurrent model in the prefix cache
+constexpr int64_t kMaxEntries = 64;    // of an attention model
+constexpr int64_t kMaxCachePages = 4;  // times what the slots need
+
 int64_t pages_for(int64_t n_positions) { return (n_positions + kPageTokens - 1) / kPageTokens; }
 
 void fill_defaults(EngineOptions& o, const ModelConfig& model, const DrafterConfig* drafter,
@@ -41,6 +46,7 @@ void check_options(const EngineOptions& o) {
   if (o.n_ctx < 0) fail(ErrorKind::usage, "--ctx-size: expected a number of tokens, found {}", o.n_ctx);
   if (!(o.draft_p_min >= 0 && o.draft_p_min <= 1))
     fail(ErrorKind::usage, "--draft-p-min: expected 0 to 1, found {}", o.draft_p_min);
+  if (o.cache_bytes < -1) fail(ErrorKind::usage, "--cache-ram: expected a number of MiB, found {}", o.cache_bytes);
 }
 
 /// Sizes of states and programs from the options.
@@ -48,7 +54,7 @@ void size_pools(EnginePlan& p) {
   EngineOptions& o = p.options;
   const int64_t block = o.draft_max + 1;
   const int64_t tested = std::max<int64_t>(block, o.n_verify);
-  o.n_batch = static_cast<int32_t>(std::max<int64_t>(o.n_batch, o.n_slots * tested + 1));
+  o.n_batch = static_cast<int32_t>(std::max<int64_t>(o.n_batch, o.n_slots * tested + kPageTokens));
   p.target_sizes = {
       .n_pages = o.n_slots * pages_for(o.n_ctx + tested), .n_slots = o.n_slots, .n_tape = tested, .cache = o.cache};
   p.target_limits = {.n_tok = o.n_batch, .n_out = std::max<int64_t>(o.n_slots * tested, o.n_logits)};
@@ -59,6 +65,58 @@ void size_pools(EnginePlan& p) {
   p.tap_sizes = {.n_rows = o.n_batch};
   p.encode_limits = {.n_tok = o.n_batch, .n_out = 1};
   p.draft_limits = {.n_tok = o.n_slots * block, .n_out = std::max<int64_t>(o.n_slots * (block - 1), 1)};
+}
+
+int64_t bytes_of(const std::vector<const State*>& states, const StateSizes& sizes) {
+  int64_t bytes = 0;
+  for (const State* state : states) bytes += state_bytes(*state, sizes);
+  return bytes;
+}
+
+/// Divides `budget` among entries and pages: at most half of it is for the states of a recurrent model.
+PrefixCacheSizes cache_sizes(const EnginePlan& p, int64_t budget) {
+  PrefixCacheSizes c;
+  const StateSizes one_page{.n_pages = 1, .cache = p.options.cache};
+  c.slot_bytes = bytes_of(p.model->states(), {.n_slots = 1, .n_tape = p.target_sizes.n_tape});
+  c.page_bytes = bytes_of(p.model->states(), one_page);
+  if (p.drafter) c.draft_page_bytes = bytes_of(p.drafter->states(), one_page);
+  // The drafter's pages in the proportion in which the slots have them.
+  const double draft_share = static_cast<double>(p.draft_sizes.n_pages) / static_cast<double>(p.target_sizes.n_pages);
+  const double page = static_cast<double>(c.page_bytes) + draft_share * static_cast<double>(c.draft_page_bytes);
+  c.entry_bytes = c.slot_bytes + p.options.n_ctx * 4;
+  const auto least = static_cast<int64_t>(static_cast<double>(c.entry_bytes) + page);
+  c.n_entries = std::min(std::max(budget / 2 / c.entry_bytes, std::min<int64_t>(budget / least, 1)),
+                         c.slot_bytes > 0 ? kMaxStates : kMaxEntries);
+  if (c.n_entries == 0) return c;
+  budget -= c.n_entries * c.entry_bytes;
+  c.n_pages = std::min(page > 0 ? static_cast<int64_t>(static_cast<double>(budget) / page) : 0,
+                       kMaxCachePages * p.target_sizes.n_pages);
+  c.n_draft_pages = static_cast<int64_t>(static_cast<double>(c.n_pages) * draft_share);
+  // Whole batches, so that keeping states costs no further pass; a text of the full context takes half of them.
+  const int64_t unit = (p.options.n_batch + kPageTokens - 1) / kPageTokens * kPageTokens;
+  const int64_t per_entry = 2 * p.options.n_ctx / std::max<int64_t>(c.n_entries, 1);
+  c.every = std::max<int64_t>((per_entry + unit - 1) / unit, 1) * unit;
+  return c;
+}
+
+/// Gives the prefix cache its share of the state memory, and its line in the table.
+void size_cache(EnginePlan& p, const DeviceInfo& device) {
+  int64_t budget = p.options.cache_bytes;
+  if (budget < 0) {
+    const int64_t limit = p.options.memory_limit > 0 ? p.options.memory_limit : device.memory_bytes;
+    budget = limit <= 0 ? kAutoCache : std::clamp<int64_t>((limit - p.memory_bytes()) / 2, 0, kAutoCache);
+  }
+  p.cache_sizes = cache_sizes(p, budget);
+  if (p.cache_sizes.n_entries == 0 && p.options.cache_bytes > 0) {
+    p.warnings.push_back(fmt::format(
+        "a prefix cache of {:.1f} MiB can't hold one state of {:.1f} MiB: only the slot "
+        "that read a prompt can go on from it",
+        static_cast<double>(budget) / (1 << 20), static_cast<double>(p.cache_sizes.slot_bytes) / (1 << 20)));
+  }
+  if (p.cache_sizes.slot_bytes > 0) p.target_sizes.n_slots += p.cache_sizes.n_entries;
+  p.target_sizes.n_pages += p.cache_sizes.n_pages;
+  p.draft_sizes.n_pages += p.cache_sizes.n_draft_pages;
+  p.memory.push_back({"prefix cache", p.cache_sizes.bytes()});
 }
 
 /// The plans of an engine, built anew wherever they are needed.
@@ -89,12 +147,6 @@ std::vector<const Weight*> all_weights(const Plans& plans) {
   if (plans.encode) add(*plans.encode);
   if (plans.draft) add(*plans.draft);
   return all;
-}
-
-int64_t bytes_of(const std::vector<const State*>& states, const StateSizes& sizes) {
-  int64_t bytes = 0;
-  for (const State* state : states) bytes += state_bytes(*state, sizes);
-  return bytes;
 }
 
 std::vector<MemoryPool> measure(EnginePlan& p) {
@@ -157,6 +209,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   fill_defaults(p.options, p.model->config(), p.drafter ? &p.drafter->config() : nullptr, p.warnings);
   size_pools(p);
   p.memory = measure(p);
+  size_cache(p, p.backend->info());
   return p;
 }
 

@@ -25,9 +25,10 @@ struct EngineOptions {
   int64_t n_logits = 0;   // most rows with logits of one submission; 0: what the slots can ask for
   int32_t n_verify = 0;   // most rows of one sequence under test at once; 0: what drafting needs
   CacheType cache = CacheType::f16;
-  int32_t draft_max = -1;                   // drafted tokens a step; -1: the drafter's block size less one; 0: never
-  float draft_p_min = 0;                    // 0: a block is kept whole
-  int64_t memory_limit = 0;                 // bytes; 0: what the device has free
+  int32_t draft_max = -1;    // drafted tokens a step; -1: the drafter's block size less one; 0: never
+  float draft_p_min = 0;     // 0: a block is kept whole
+  int64_t cache_bytes = 0;   // memory for prefixes that requests may start from; -1: up to 1 GiB of what is left
+  int64_t memory_limit = 0;  // bytes; 0: what the device has free
   std::function<void(double)> on_progress;  // share of the weights loaded, 0..1
 };
 
@@ -39,13 +40,25 @@ struct MemoryPool {
   int64_t bytes = 0;
 };
 
+/// What the prefix cache may hold, beside the slots' own memory.
+struct PrefixCacheSizes {
+  int64_t n_entries = 0;                                         // at most; of recurrent models each has a state
+  int64_t n_pages = 0, n_draft_pages = 0;                        // beside those that the slots need
+  int64_t slot_bytes = 0, page_bytes = 0, draft_page_bytes = 0;  // of one recurrent state, one page
+  int64_t entry_bytes = 0;                                       // of an entry's tokens and state
+  int64_t every = 0;                                             // tokens between states kept of a long text
+
+  int64_t bytes() const { return n_entries * entry_bytes + n_pages * page_bytes + n_draft_pages * draft_page_bytes; }
+};
+
 /// What opening the files decides, before anything is allocated: `1bit plan` prints it, Engine carries it out.
 struct EnginePlan {
   EngineOptions options;  // every default filled in
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;
-  std::unique_ptr<Drafter> drafter;  // may be null
-  StateSizes target_sizes, draft_sizes, tap_sizes;
+  std::unique_ptr<Drafter> drafter;                 // may be null
+  StateSizes target_sizes, draft_sizes, tap_sizes;  // the prefix cache's share included
+  PrefixCacheSizes cache_sizes;
   PlanLimits target_limits, encode_limits, draft_limits;
   std::vector<MemoryPool> memory;
   std::vector<std::string> warnings;
@@ -71,6 +84,9 @@ class Engine {
   const std::vector<std::string>& warnings() const { return plan_.warnings; }
   const StateSizes& target_sizes() const { return plan_.target_sizes; }
   const StateSizes& draft_sizes() const { return plan_.draft_sizes; }
+  const PrefixCacheSizes& cache_sizes() const { return plan_.cache_sizes; }
+  /// Whether slots hold states that can't be cut back.
+  bool recurrent() const { return plan_.cache_sizes.slot_bytes > 0; }
   const PlanLimits& target_limits() const { return plan_.target_limits; }
 
   /// Runs the target on a batch; waits.
@@ -84,6 +100,9 @@ class Engine {
   void read_draft(std::span<int32_t> ids, std::span<float> confidence);
 
   void clear_slot(int32_t slot);
+  /// The target's program and plan, for those who measure them.
+  Program& target_program() { return *target_; }
+  Plan model_plan() const { return plan_.model->plan(nullptr); }
   /// State memory: recurrent slots and pages of the target, pages of the drafter (null without one).
   StatePool& target_states() { return *target_states_; }
   StatePool* draft_states() { return draft_states_.get(); }

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/generation.h"
+#include "engine/prompt_cuts.h"
 #include "engine/speculate.h"
 
 namespace onebit {
@@ -23,6 +25,15 @@ struct Slot {
   std::unique_ptr<Session> session;
   std::unique_ptr<Generation> generation;  // null: idle
   uint64_t last_used = 0;
+  std::deque<PromptCut> cuts;  // of the prompt, still ahead
+  int64_t n_kept = 0;          // n_past when its state was last kept
+};
+
+/// Where a request starts from: a slot's own state, or what the prefix cache has.
+struct Start {
+  Slot* slot = nullptr;  // null: all are busy
+  int64_t n_reused = 0;
+  PrefixCache::Found found;  // entry null: the slot's own state
 };
 
 struct Scheduler::Impl {
@@ -30,8 +41,9 @@ struct Scheduler::Impl {
 
   bool step();
   void admit();
-  Slot* pick_slot(const Request& request, int64_t& n_reused);
-  void start(Slot& slot, Queued queued, int64_t n_reused);
+  Start pick_start(const Request& request);
+  void start(const Start& from, Queued queued);
+  void plan_reading(Slot& slot);
   void apply_cancels();
   void draft();
   void compose();
@@ -40,6 +52,7 @@ struct Scheduler::Impl {
   std::span<const int32_t> tap_rows();
   void conclude();
   void conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row);
+  void keep_states();
   void retire();
   void fail_all(const std::string& message);
   void publish();
@@ -53,6 +66,7 @@ struct Scheduler::Impl {
   Engine& engine;
   Speculator speculator;
   PagePool pages, draft_pages;
+  PrefixCache cache;
   std::vector<Slot> slots;
   uint64_t clock = 0;
 
@@ -68,6 +82,7 @@ struct Scheduler::Impl {
   std::deque<Queued> queue;
   std::vector<RequestId> cancels;
   std::vector<SlotStatus> status;
+  PrefixCacheStatus cache_status;
   RequestId next_id = 1;
   bool woken = false;
 };
@@ -76,7 +91,8 @@ Scheduler::Impl::Impl(Engine& e)
     : engine(e),
       speculator(e),
       pages(e.target_sizes().n_pages, [&e](int32_t from, int32_t to) { e.target_states().copy_page(from, to); }),
-      draft_pages(e.draft_sizes().n_pages, [&e](int32_t from, int32_t to) { e.draft_states()->copy_page(from, to); }) {
+      draft_pages(e.draft_sizes().n_pages, [&e](int32_t from, int32_t to) { e.draft_states()->copy_page(from, to); }),
+      cache(e, pages, draft_pages) {
   const EngineOptions& o = engine.options();
   DraftContext draft;
   if (engine.drafter()) draft = {&draft_pages, engine.drafter()->config().context_rows()};
@@ -87,6 +103,7 @@ Scheduler::Impl::Impl(Engine& e)
   }
   const auto n_tok = static_cast<size_t>(engine.target_limits().n_tok);
   tokens.reserve(n_tok);
+  taps.reserve(n_tok);
   outputs.reserve(static_cast<size_t>(engine.target_limits().n_out));
   for (auto* list : {&members, &drafting}) list->reserve(slots.size());
   sequences.reserve(slots.size());
@@ -103,7 +120,6 @@ bool Scheduler::Impl::step() {
     if (!sequences.empty()) {
       engine.run_target({.tokens = tokens, .sequences = sequences, .outputs = outputs, .tap_rows = tap_rows()});
       conclude();
-  taps.reserve(n_tok);
     }
   } catch (const std::exception& error) {
     fail_all(error.what());
@@ -139,42 +155,68 @@ void Scheduler::Impl::apply_cancels() {
 void Scheduler::Impl::admit() {
   while (true) {
     Queued queued;
-    int64_t n_reused = 0;
-    Slot* slot = nullptr;
+    Start from;
     {
       const std::lock_guard lock(mutex);
       if (queue.empty()) return;
-      slot = pick_slot(queue.front().request, n_reused);
-      if (!slot) return;
+      from = pick_start(queue.front().request);
+      if (!from.slot) return;
       queued = std::move(queue.front());
       queue.pop_front();
     }
-    start(*slot, std::move(queued), n_reused);
+    start(from, std::move(queued));
   }
 }
 
-/// The idle slot that has most of the prompt evaluated; the one unused for longest when none has any.
-Slot* Scheduler::Impl::pick_slot(const Request& request, int64_t& n_reused) {
-  Slot* best = nullptr;
+/// The idle slot that has most of the prompt evaluated; where the prefix cache has more, the slot unused for longest.
+Start Scheduler::Impl::pick_start(const Request& request) {
+  Start best;
+  Slot* oldest = nullptr;
   for (Slot& slot : slots) {
     if (slot.generation) continue;
-    const int64_t n = request.reuse_prefix ? slot.session->reusable(request.prompt, engine.config().hybrid()) : 0;
-    if (!best || n > n_reused || (n == n_reused && slot.last_used < best->last_used)) {
-      best = &slot;
-      n_reused = n;
-    }
+    if (!oldest || slot.last_used < oldest->last_used) oldest = &slot;
+    if (!request.reuse_prefix) continue;
+    const int64_t n = reusable(slot.session->tokens(), request.prompt, engine.recurrent());
+    if (n > best.n_reused) best = {&slot, n, {}};
   }
-  return best;
+  if (!oldest) return {};
+  if (request.reuse_prefix) {
+    const PrefixCache::Found found = cache.find(request.prompt);
+    if (found.n > best.n_reused) return {oldest, found.n, found};
+  }
+  return best.slot ? best : Start{oldest, 0, {}};
 }
 
-void Scheduler::Impl::start(Slot& slot, Queued queued, int64_t n_reused) {
+void Scheduler::Impl::start(const Start& from, Queued queued) {
+  Slot& slot = *from.slot;
   Session& session = *slot.session;
-  session.truncate(n_reused);
-  if (n_reused == 0) engine.clear_slot(session.slot());
-  session.start_prompt(static_cast<int64_t>(queued.request.prompt.size()));
+  if (from.found.entry) {
+    cache.restore(from.found, session);
+  } else {
+    session.truncate(from.n_reused);
+    if (from.n_reused == 0) engine.clear_slot(session.slot());
+  }
+  cache.count_request(from.n_reused);
   slot.last_used = ++clock;
-  slot.generation = std::make_unique<Generation>(queued.id, std::move(queued.request), std::move(queued.listener),
-                                                 session, engine.config().n_vocab, engine.options().n_ctx, n_reused);
+  slot.n_kept = from.n_reused;
+  slot.generation =
+      std::make_unique<Generation>(queued.id, std::move(queued.request), std::move(queued.listener), session,
+                                   engine.config().n_vocab, engine.options().n_ctx, from.n_reused);
+  plan_reading(slot);
+}
+
+/// Where reading the prompt pauses, and what the drafter sees of it.
+void Scheduler::Impl::plan_reading(Slot& slot) {
+  const Request& request = slot.generation->request();
+  slot.cuts.clear();
+  if (engine.cache_sizes().n_entries > 0) {
+    for (const PromptCut& cut : prompt_cuts(request.prompt, request.turn_ids, engine.cache_sizes().every)) {
+      if (cut.pos > slot.n_kept) slot.cuts.push_back(cut);
+    }
+  }
+  // Other conversations start from the first cut, with a drafter that has seen what is before it.
+  const auto n_prompt = static_cast<int64_t>(request.prompt.size());
+  slot.session->draft_from(slot.n_kept == 0 && !slot.cuts.empty() ? slot.cuts.front().pos : n_prompt);
 }
 
 void Scheduler::Impl::draft() {
@@ -208,11 +250,16 @@ void Scheduler::Impl::add_answer(Generation& generation) {
   for (int32_t i = 0; i < n_tok; ++i) outputs.push_back(row + i);
 }
 
+/// Rows up to the next cut, or whole pages of them: how a prompt is divided never depends on who else is there, since
+/// the chunks of a recurrence show in its last bits.
 void Scheduler::Impl::add_prompt(Generation& generation) {
+  const Slot& slot = slots[static_cast<size_t>(generation.session().slot())];
   const std::span<const int32_t> left = generation.prompt_left();
   const auto row = static_cast<int32_t>(tokens.size());
-  const auto n_tok = static_cast<int32_t>(std::min<int64_t>(
-      static_cast<int64_t>(left.size()), engine.options().n_batch - static_cast<int64_t>(tokens.size())));
+  const int64_t piece =
+      slot.cuts.empty() ? static_cast<int64_t>(left.size()) : slot.cuts.front().pos - generation.session().n_past();
+  const int64_t room = engine.options().n_batch - static_cast<int64_t>(tokens.size());
+  const auto n_tok = static_cast<int32_t>(piece <= room ? piece : room / kPageTokens * kPageTokens);
   if (n_tok <= 0) return;
   sequences.push_back(generation.session().rows(row, n_tok, Phase::prompt));
   members.push_back(&generation);
@@ -230,7 +277,7 @@ std::span<const int32_t> Scheduler::Impl::tap_rows() {
     std::iota(taps.begin(), taps.end(), 0);
     return taps;
   }
-  return false;
+  return {};
 }
 
 void Scheduler::Impl::conclude() {
@@ -245,6 +292,26 @@ void Scheduler::Impl::conclude() {
     if (engine.drafter()) speculator.tap(generation.session(), rows.row, n_kept, rows.pos);
   }
   speculator.encode();
+  keep_states();
+}
+
+/// Once all rows of a step are where they belong.
+void Scheduler::Impl::keep_states() {
+  if (engine.cache_sizes().n_entries == 0) return;
+  for (Generation* member : members) {
+    Session& session = member->session();
+    Slot& slot = slots[static_cast<size_t>(session.slot())];
+    bool keep = !member->reading_prompt() && session.n_past() - slot.n_kept >= engine.cache_sizes().every;
+    if (!slot.cuts.empty() && slot.cuts.front().pos == session.n_past()) {
+      keep = slot.cuts.front().keep;
+      slot.cuts.pop_front();
+    }
+    if (keep) {
+      cache.save(session);
+      slot.n_kept = session.n_past();
+    }
+    if (member->reading_prompt()) session.draft_from(static_cast<int64_t>(member->request().prompt.size()));
+  }
 }
 
 void Scheduler::Impl::conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row) {
@@ -258,6 +325,7 @@ void Scheduler::Impl::retire() {
   for (Slot& slot : slots) {
     if (!slot.generation || !slot.generation->finished()) continue;
     slot.generation->report_finish();
+    if (slot.generation->finished() != FinishReason::error) cache.save(*slot.session);
     slot.generation.reset();
   }
 }
@@ -282,6 +350,7 @@ void Scheduler::Impl::publish() {
     s.n_prompt = static_cast<int64_t>(slot.generation->request().prompt.size());
     s.n_generated = slot.generation->n_generated();
   }
+  cache_status = cache.status();
 }
 
 // --- the surface
@@ -349,6 +418,11 @@ void Scheduler::cancel_all() {
 int64_t Scheduler::n_queued() const {
   const std::lock_guard lock(impl_->mutex);
   return static_cast<int64_t>(impl_->queue.size());
+}
+
+PrefixCacheStatus Scheduler::prefix_cache() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->cache_status;
 }
 
 std::vector<SlotStatus> Scheduler::slots() const {

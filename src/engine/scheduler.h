@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/prefix_cache.h"
 #include "engine/request.h"
 
 namespace onebit {
@@ -45,6 +46,7 @@ class Scheduler {
 
   int64_t n_queued() const;
   std::vector<SlotStatus> slots() const;
+  PrefixCacheStatus prefix_cache() const;
 
  private:
   struct Impl;

@@ -12,6 +12,14 @@ int64_t page_start(int64_t pos) { return std::max<int64_t>(pos, 0) / kPageTokens
 
 }  // namespace
 
+int64_t reusable(std::span<const int32_t> tokens, std::span<const int32_t> prompt, bool recurrent) {
+  const size_t most = std::min(tokens.size(), prompt.size() - 1);
+  if (recurrent && most < tokens.size()) return 0;
+  const auto differ = std::mismatch(tokens.begin(), tokens.begin() + static_cast<int64_t>(most), prompt.begin());
+  const int64_t common = differ.first - tokens.begin();
+  return recurrent && common < static_cast<int64_t>(tokens.size()) ? 0 : common;
+}
+
 Session::Session(int32_t slot, int64_t n_ctx, PagePool& pages, const DraftContext& draft)
     : slot_(slot), draft_(draft), pages_(pages, n_ctx) {
   tokens_.reserve(static_cast<size_t>(n_ctx));
@@ -40,29 +48,42 @@ void Session::keep(std::span<const int32_t> tokens) {
   }
 }
 
-int64_t Session::reusable(std::span<const int32_t> prompt, bool recurrent) const {
-  const size_t most = std::min(tokens_.size(), prompt.size() - 1);
-  const auto differ = std::mismatch(tokens_.begin(), tokens_.begin() + static_cast<int64_t>(most), prompt.begin());
-  const int64_t common = differ.first - tokens_.begin();
-  if (common == n_past()) return common;
-  if (recurrent) return 0;
-  const bool draft_fits = !draft_pages_ || draft_begin_ == 0 || draft_begin_ <= page_start(common - draft_.window);
-  return draft_fits ? common : 0;
+Timeline Session::timeline() const {
+  return {tokens_, pages_.pages(), draft_pages_ ? draft_pages_->pages() : std::span<const int32_t>(), draft_begin_,
+          n_commit_};
 }
 
 void Session::truncate(int64_t n) {
   CHECK(n >= 0 && n <= n_past());
+  if (n == n_past() && n > 0) return;
   tokens_.resize(static_cast<size_t>(n));
   pages_.truncate(n);
-  if (draft_pages_) draft_pages_->truncate(n);
-  if (n > 0) return;
   n_commit_ = 0;
-  draft_begin_ = 0;
+  cut_draft(n);
 }
 
-void Session::start_prompt(int64_t n_prompt) {
+void Session::go_on_from(const Timeline& from, int64_t n) {
+  truncate(0);
+  tokens_.assign(from.tokens.begin(), from.tokens.begin() + n);
+  pages_.share(from.pages.first(static_cast<size_t>((n + kPageTokens - 1) / kPageTokens)));
+  n_commit_ = n == static_cast<int64_t>(from.tokens.size()) ? from.n_commit : 0;
+  if (!draft_pages_) return;
+  draft_pages_->share(from.draft_pages);
+  draft_begin_ = from.draft_begin;
+  cut_draft(n);
+}
+
+/// Forgets the drafter's rows from position n on. Where none are left before, it starts anew with the next page.
+void Session::cut_draft(int64_t n) {
+  if (!draft_pages_) return;
+  draft_pages_->truncate(n);
+  draft_begin_ = std::min(draft_begin_, page_start(n + kPageTokens - 1));
+  draft_pages_->drop_below(draft_begin_);
+}
+
+void Session::draft_from(int64_t end) {
   if (!draft_pages_ || draft_.window == 0) return;
-  draft_begin_ = std::max(draft_begin_, page_start(n_prompt - draft_.window));
+  draft_begin_ = std::max(draft_begin_, page_start(end - draft_.window));
   draft_pages_->drop_below(draft_begin_);
 }
 

@@ -17,10 +17,23 @@
 
 namespace onebit {
 
+/// How much of `prompt` (all but its last token at most) is at the front of `tokens`, which are evaluated: a recurrent
+/// model can only go on from their end, an attention model can be cut back.
+int64_t reusable(std::span<const int32_t> tokens, std::span<const int32_t> prompt, bool recurrent);
+
 /// What a drafter keeps of a sequence.
 struct DraftContext {
   PagePool* pages = nullptr;  // null: no drafter
   int64_t window = 0;         // positions before a block that can be seen; 0: all
+};
+
+/// A timeline as it is kept for later: what was evaluated, the pages that hold it, and how the recurrent slot that
+/// belongs to it (not named here) must be read.
+struct Timeline {
+  std::span<const int32_t> tokens;
+  std::span<const int32_t> pages, draft_pages;  // as in PageTable
+  int64_t draft_begin = 0;                      // first position in the drafter's caches
+  int32_t n_commit = 0;                         // accepted rows of the slot's tape
 };
 
 class Session {
@@ -36,16 +49,17 @@ class Session {
   /// Keeps the first tokens.size() rows of the last batch, which evaluated these tokens.
   void keep(std::span<const int32_t> tokens);
 
-  /// How much of `prompt` (all but its last token at most) is evaluated already and may be reused. A recurrent model
-  /// can only go on from its end; an attention model, and a drafter's window, can be cut back.
-  int64_t reusable(std::span<const int32_t> prompt, bool recurrent) const;
+  /// The present state, for as long as the session isn't changed.
+  Timeline timeline() const;
   /// Cuts the timeline to its first `n` tokens (n == n_past() or 0 when recurrent). At 0 the slot must be cleared too.
   void truncate(int64_t n);
+  /// Becomes the first `n` tokens of another timeline (all of them when recurrent), whose slot was copied to this one.
+  void go_on_from(const Timeline& from, int64_t n);
 
   // --- the drafter's side ---
-  /// A prompt that ends at position `n_prompt` is about to be read: positions out of the first block's window are not
-  /// kept.
-  void start_prompt(int64_t n_prompt);
+  /// Rows up to position `end` are about to be read, before which no block is drafted: positions out of a block's
+  /// window there are not kept.
+  void draft_from(int64_t end);
   /// First position that the drafter's caches still need.
   int64_t draft_begin() const { return draft_begin_; }
   /// The entry of rows that feed positions pos..pos+n_tok-1 to the drafter's caches.
@@ -54,6 +68,8 @@ class Session {
   Sequence draft_rows(int32_t row, int32_t n_tok);
 
  private:
+  void cut_draft(int64_t n);
+
   int32_t slot_;
   DraftContext draft_;
   std::vector<int32_t> tokens_;

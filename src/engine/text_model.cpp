@@ -80,6 +80,7 @@ void set_end_tokens(const Tokenizer& tokenizer, bool ignore, Request& request) {
   const auto& eog = tokenizer.eog_ids();
   auto& ids = ignore ? request.sampling.suppressed : request.stop_ids;
   ids.insert(ids.end(), eog.begin(), eog.end());
+  request.turn_ids.assign(eog.begin(), eog.end());
 }
 
 }  // namespace onebit

@@ -39,7 +39,7 @@ Prompt chat_prompt(const TextModel& model, TemplateInput input);
 /// Encodes a text with the special tokens in it, behind bos where the file asks for one.
 std::vector<int32_t> text_prompt(const TextModel& model, std::string_view text);
 
-/// The ids that end an answer, as Request::stop_ids; with `ignore` they are never drawn instead.
+/// The ids that end an answer, as Request::stop_ids and turn_ids; with `ignore` they are never drawn instead.
 void set_end_tokens(const Tokenizer& tokenizer, bool ignore, Request& request);
 
 }  // namespace onebit
