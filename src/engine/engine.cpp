@@ -7,11 +7,15 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/gumbel.h"
 
 namespace onebit {
 namespace {
 
 constexpr int64_t kMaxContext = int64_t{1} << 24;
+constexpr int32_t kLookupLength = 7;  // tokens a step that are looked up when there is no drafter
+constexpr int64_t kTapRing = 64;
+constexpr int32_t kMaxDraft = 1024;
 
 constexpr int64_t kAutoCache = int64_t{1} << 30;
 constexpr int64_t kMaxStates = 128;    // of a recurrent model in the prefix cache
@@ -29,7 +33,7 @@ void fill_defaults(EngineOptions& o, const ModelConfig& model, const DrafterConf
                                    model.n_ctx_train));
   }
   if (!drafter) {
-    o.draft_max = 0;
+    o.draft_max = !o.lookup ? 0 : o.draft_max < 0 ? kLookupLength : o.draft_max;
     return;
   }
   const auto block = static_cast<int32_t>(drafter->block_size) - 1;
@@ -40,6 +44,7 @@ void fill_defaults(EngineOptions& o, const ModelConfig& model, const DrafterConf
 }
 
 void check_options(const EngineOptions& o) {
+  if (o.draft_max > kMaxDraft) fail(ErrorKind::usage, "--draft-max: expected at most {}, found {}", kMaxDraft, o.draft_max);
   if (o.n_slots < 1 || o.n_slots > 256) fail(ErrorKind::usage, "--parallel: expected 1 to 256, found {}", o.n_slots);
   if (o.n_batch < 1 || o.n_batch > 65536)
     fail(ErrorKind::usage, "--batch-size: expected 1 to 65536, found {}", o.n_batch);
@@ -62,8 +67,9 @@ void size_pools(EnginePlan& p) {
   const int64_t context = p.drafter->config().context_rows();
   const int64_t kept = context == 0 ? o.n_ctx + block : std::min(o.n_ctx + block, context + 2 * kPageTokens + block);
   p.draft_sizes = {.n_pages = o.n_slots * (pages_for(kept) + 1), .cache = o.cache};
-  p.tap_sizes = {.n_rows = o.n_batch};
-  p.encode_limits = {.n_tok = o.n_batch, .n_out = 1};
+  const int64_t rings = o.n_slots * tap_ring_rows(o);
+  p.tap_sizes = {.n_rows = o.n_batch + rings};
+  p.encode_limits = {.n_tok = o.n_batch + rings, .n_out = 1};
   p.draft_limits = {.n_tok = o.n_slots * block, .n_out = std::max<int64_t>(o.n_slots * (block - 1), 1)};
 }
 
@@ -193,6 +199,10 @@ void load_weights(EnginePlan& p, const std::vector<const Weight*>& weights) {
 
 }  // namespace
 
+int64_t tap_ring_rows(const EngineOptions& options) {
+  return std::max<int64_t>(kTapRing, 2 * (options.draft_max + 1));
+}
+
 int64_t EnginePlan::memory_bytes() const {
   int64_t bytes = 0;
   for (const MemoryPool& pool : memory) bytes += pool.bytes;
@@ -246,7 +256,7 @@ void Engine::read_logits(int64_t out_row, std::span<float> to) { target_->read(l
 void Engine::read_next(int64_t out_row, std::span<int32_t> to) { target_->read(next_output_, out_row, to); }
 void Engine::clear_slot(int32_t slot) { target_states_->clear_slot(slot); }
 
-void Engine::read_draft(std::span<int32_t> ids, std::span<float> confidence) {
+void Engine::read_draft(std::span<const Sequence> sequences, std::span<int32_t> ids, std::span<float> confidence) {
   if (plan_.drafter->config().version() == 2) {
     draft_->read(0, 0, ids);
     draft_->read(1, 0, confidence);
@@ -255,12 +265,19 @@ void Engine::read_draft(std::span<int32_t> ids, std::span<float> confidence) {
   const size_t k = draft_scores_.size() / static_cast<size_t>(plan_.draft_limits.n_out);
   draft_->read(0, 0, std::span(draft_candidates_).first(ids.size() * k));
   draft_->read(1, 0, std::span(draft_scores_).first(ids.size() * k));
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = draft_candidates_[i * k];
-    double total = 0;
-    for (size_t j = 0; j < k; ++j)
-      total += std::exp(static_cast<double>(draft_scores_[i * k + j]) - draft_scores_[i * k]);
-    confidence[i] = static_cast<float>(1 / total);
+  size_t i = 0;
+  for (const Sequence& from : sequences) {
+    for (int64_t draw = from.draw; draw < from.draw + from.n_tok - 1; ++draw, ++i) {
+      const std::span<float> scores = std::span(draft_scores_).subspan(i * k, k);
+      for (size_t j = 0; j < k && from.temperature > 0; ++j) {
+        scores[j] += from.temperature * static_cast<float>(gumbel(from.seed, draw, draft_candidates_[i * k + j]));
+      }
+      const auto best = std::max_element(scores.begin(), scores.end());
+      double total = 0;
+      for (const float score : scores) total += std::exp(static_cast<double>(score) - *best);
+      ids[i] = draft_candidates_[i * k + static_cast<size_t>(best - scores.begin())];
+      confidence[i] = static_cast<float>(1 / total);
+    }
   }
 }
 

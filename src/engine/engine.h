@@ -25,8 +25,10 @@ struct EngineOptions {
   int64_t n_logits = 0;   // most rows with logits of one submission; 0: what the slots can ask for
   int32_t n_verify = 0;   // most rows of one sequence under test at once; 0: what drafting needs
   CacheType cache = CacheType::f16;
-  int32_t draft_max = -1;    // drafted tokens a step; -1: the drafter's block size less one; 0: never
-  float draft_p_min = 0;     // 0: a block is kept whole
+  int32_t draft_max = -1;      // most drafted tokens a step; -1: the drafter's block size less one; 0: never
+  bool draft_adaptive = true;  // lengths up to draft_max are chosen for each step; false: always draft_max
+  bool lookup = false;         // also draft what followed the same words before
+  float draft_p_min = 0;       // 0: a block is kept whole
   int64_t cache_bytes = 0;   // memory for prefixes that requests may start from; -1: up to 1 GiB of what is left
   int64_t memory_limit = 0;  // bytes; 0: what the device has free
   std::function<void(double)> on_progress;  // share of the weights loaded, 0..1
@@ -50,6 +52,9 @@ struct PrefixCacheSizes {
 
   int64_t bytes() const { return n_entries * entry_bytes + n_pages * page_bytes + n_draft_pages * draft_page_bytes; }
 };
+
+/// Rows of the tap buffer that one slot has to itself.
+int64_t tap_ring_rows(const EngineOptions& options);
 
 /// What opening the files decides, before anything is allocated: `1bit plan` prints it, Engine carries it out.
 struct EnginePlan {
@@ -96,8 +101,10 @@ class Engine {
   /// Feeds tapped rows of the last run_target() to the drafter's caches.
   void run_encode(const Batch& batch);
   void run_draft(const Batch& batch);
-  /// Drafted ids and their confidence for all outputs of the last run_draft(), [n_out] each.
-  void read_draft(std::span<int32_t> ids, std::span<float> confidence);
+  /// Drafted ids and their confidence for all outputs of the last run_draft() with these sequences, [n_out] each.
+  void read_draft(std::span<const Sequence> sequences, std::span<int32_t> ids, std::span<float> confidence);
+  /// Rows of answers whose taps wait to be fed to the drafter, for each slot; they are behind n_batch rows of prompts.
+  int64_t tap_ring() const { return tap_ring_rows(plan_.options); }
 
   void clear_slot(int32_t slot);
   /// The target's program and plan, for those who measure them.

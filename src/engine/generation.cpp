@@ -27,7 +27,7 @@ const char* finish_name(FinishReason reason) {
 }
 
 Generation::Generation(uint64_t id, Request request, std::shared_ptr<Listener> listener, Session& session,
-                       int64_t n_vocab, int64_t n_ctx, int64_t n_reused)
+                       int64_t n_vocab, int64_t n_ctx, int64_t n_reused, Drafting drafting)
     : id_(id),
       request_(std::move(request)),
       listener_(std::move(listener)),
@@ -35,6 +35,7 @@ Generation::Generation(uint64_t id, Request request, std::shared_ptr<Listener> l
       sampler_(request_.sampling, n_vocab),
       n_ctx_(n_ctx),
       n_prompt_done_(n_reused),
+      drafting_(std::move(drafting)),
       started_(Clock::now()),
       answer_started_(started_) {
   history_.reserve(static_cast<size_t>(n_ctx) + 1);
@@ -54,9 +55,16 @@ int64_t Generation::n_left() const {
   return request_.max_tokens < 0 ? in_context : std::min(in_context, request_.max_tokens - n_generated());
 }
 
-void Generation::count_round(int64_t n_drafted, int64_t n_accepted) {
+void Generation::count_step(int64_t n_drafted, int64_t n_accepted) {
+  auto& by_length = statistics_.steps_by_length;
+  if (static_cast<int64_t>(by_length.size()) <= n_drafted) by_length.resize(static_cast<size_t>(n_drafted) + 1);
+  ++by_length[static_cast<size_t>(n_drafted)];
   if (n_drafted == 0) return;
   statistics_.rounds += 1;
+  if (drafting_.source == DraftSource::lookup) {
+    statistics_.lookup_n += n_drafted;
+    statistics_.lookup_n_accepted += n_accepted;
+  }
   statistics_.draft_n += n_drafted;
   statistics_.draft_n_accepted += n_accepted;
   statistics_.accepted_per_round.push_back(static_cast<int32_t>(n_accepted));

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/drafting.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
@@ -18,7 +19,7 @@ class Generation {
  public:
   /// `n_reused` prompt tokens are in the session already.
   Generation(uint64_t id, Request request, std::shared_ptr<Listener> listener, Session& session, int64_t n_vocab,
-             int64_t n_ctx, int64_t n_reused);
+             int64_t n_ctx, int64_t n_reused, Drafting drafting);
 
   uint64_t id() const { return id_; }
   Session& session() { return session_; }
@@ -36,9 +37,12 @@ class Generation {
   /// Tokens that may still be generated, the context's end included.
   int64_t n_left() const;
 
-  /// Drafted tokens under test in the current round.
-  std::vector<int32_t>& drafted() { return drafted_; }
-  void count_round(int64_t n_drafted, int64_t n_accepted);
+  Drafting& drafting() { return drafting_; }
+  /// A step of this answer is done, in which so many tokens were drafted (0: a plain step) and kept.
+  void count_step(int64_t n_drafted, int64_t n_accepted);
+  void count_draft_pass() { ++statistics_.draft_passes; }
+  /// How long the prompt took; 0 while it is being read.
+  double prompt_ms() const { return statistics_.prompt_ms; }
 
   /// `n` prompt tokens were evaluated.
   void prompt_advanced(int64_t n);
@@ -60,7 +64,7 @@ class Generation {
   int64_t n_ctx_;
   int64_t n_prompt_done_;
   std::vector<int32_t> history_;
-  std::vector<int32_t> drafted_;
+  Drafting drafting_;
   std::optional<FinishReason> finished_;
   std::string message_;
   Statistics statistics_;

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/rng.h"
+#include "base/gumbel.h"
 
 namespace onebit {
 namespace {
@@ -82,52 +82,61 @@ void Sampler::apply_penalties(std::span<float> logits, std::span<const int32_t> 
 }
 
 int32_t Sampler::draw(std::span<const float> logits, int64_t index) {
-  const double u = Rng(options_.seed, static_cast<uint64_t>(index)).uniform();
   const bool truncates = options_.top_k > 0 || options_.top_p < 1 || options_.min_p > 0 || options_.typical_p < 1;
-  if (!truncates) return draw_from_all(logits, u);
+  if (!truncates) return draw_from_all(logits, index);
   collect(logits);
   set_probabilities();
   cut_typical();
   cut_top_p();
   cut_min_p();
-  for (Candidate& c : candidates_) c.p = std::exp((c.logit - candidates_[0].logit) / options_.temperature);
-  double total = 0;
-  for (const Candidate& c : candidates_) total += c.p;
-  double left = u * total;
+  const auto score = [&](const Candidate& c) {
+    return static_cast<double>(c.logit) / options_.temperature + gumbel(options_.seed, index, c.id);
+  };
+  const Candidate* best = &candidates_[0];
   for (const Candidate& c : candidates_) {
-    left -= c.p;
-    if (left < 0) return c.id;
+    if (score(c) > score(*best)) best = &c;
   }
-  return candidates_[0].id;
+  return best->id;
 }
 
-int32_t Sampler::draw_from_all(std::span<const float> logits, double u) const {
-  const int32_t best = argmax_of(logits);
-  const float top = logits[static_cast<size_t>(best)];
-  double total = 0;
-  for (float logit : logits) total += std::exp((logit - top) / options_.temperature);
-  double left = u * total;
+/// Noise is cheap to bound, so its logarithms are taken for few tokens.
+int32_t Sampler::draw_from_all(std::span<const float> logits, int64_t index) const {
+  auto best = static_cast<size_t>(argmax_of(logits));
+  const double scale = 1 / static_cast<double>(options_.temperature);
+  const auto noise = [&](size_t i) { return noise_bits(options_.seed, index, static_cast<int32_t>(i)); };
+  double most = logits[best] * scale + gumbel_of(noise(best));
   for (size_t i = 0; i < logits.size(); ++i) {
-    left -= std::exp((logits[i] - top) / options_.temperature);
-    if (left < 0) return static_cast<int32_t>(i);
+    const uint64_t bits = noise(i);
+    const double base = logits[i] * scale;
+    if (!(base + gumbel_bound(bits) > most)) continue;
+    const double score = base + gumbel_of(bits);
+    if (!(score > most)) continue;
+    most = score;
+    best = i;
   }
-  return best;
+  return static_cast<int32_t>(best);
 }
 
 /// The top_k most likely tokens (or all that are not banned), descending.
 void Sampler::collect(std::span<const float> logits) {
-  candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] != kBanned) candidates_.push_back({static_cast<int32_t>(i), logits[i], 0});
-  }
-  if (candidates_.empty()) candidates_.push_back({argmax_of(logits), 0, 1});
   const auto before = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   };
-  const size_t k =
-      options_.top_k > 0 ? std::min(candidates_.size(), static_cast<size_t>(options_.top_k)) : candidates_.size();
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(k), candidates_.end(), before);
-  candidates_.resize(k);
+  const size_t k = options_.top_k > 0 ? static_cast<size_t>(options_.top_k) : logits.size();
+  candidates_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == kBanned) continue;
+    const bool full = candidates_.size() == k;
+    if (full && !(logits[i] > candidates_.front().logit)) continue;  // the heap's first is the least likely
+    if (full) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), before);
+      candidates_.pop_back();
+    }
+    candidates_.push_back({static_cast<int32_t>(i), logits[i], 0});
+    if (k < logits.size()) std::push_heap(candidates_.begin(), candidates_.end(), before);
+  }
+  if (candidates_.empty()) candidates_.push_back({argmax_of(logits), 0, 1});
+  std::sort(candidates_.begin(), candidates_.end(), before);
 }
 
 void Sampler::set_probabilities() {

@@ -1,6 +1,6 @@
-// From one row of logits to one token id. The n-th token of a request is drawn with the n-th number of its seed,
-// whether the row came from a single decode step or from a verified draft, so a seed reproduces with and without a
-// drafter.
+// From one row of logits to one token id. The n-th token of a request is drawn with the noise of draw n of its seed
+// (base/gumbel.h), whether the row came from a single decode step or from a verified draft, so a seed gives the same
+// text with and without a drafter.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,8 @@ class Sampler {
 
   /// False when the argmax of the raw logits is the answer, so that logits need not be read.
   bool needs_logits() const { return needs_logits_; }
+  /// The temperature of the noise that a drafter should draw with; 0: it should take the most likely tokens.
+  float draft_temperature() const { return options_.top_k == 1 ? 0 : options_.temperature; }
   /// Draws token number `index` of the answer. `history` is the prompt and the answer so far. `logits` [n_vocab] is
   /// changed.
   int32_t sample(std::span<float> logits, std::span<const int32_t> history, int64_t index);
@@ -33,7 +35,7 @@ class Sampler {
   void apply_bias(std::span<float> logits) const;
   void apply_penalties(std::span<float> logits, std::span<const int32_t> history);
   int32_t draw(std::span<const float> logits, int64_t index);
-  int32_t draw_from_all(std::span<const float> logits, double u) const;
+  int32_t draw_from_all(std::span<const float> logits, int64_t index) const;
   void collect(std::span<const float> logits);
   void set_probabilities();
   void cut_typical();

@@ -1,54 +1,311 @@
 #include "engine/speculate.h"
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <numeric>
 
 namespace onebit {
+namespace {
 
-Speculator::Speculator(Engine& engine) : engine_(engine) {
+using Clock = std::chrono::steady_clock;
+
+constexpr double kMargin = 0.95;        // confident drafts do better than the average that lengths are chosen by
+constexpr int64_t kProbe = 2;           // tokens drafted to see whether drafting pays again
+constexpr float kSurest = 0.995f;       // no draft is believed more than that
+constexpr double kMeasureMs = 250;      // time spent on measuring at start, besides one pass of two widths each
+constexpr int kMeasureReps = 5;
+constexpr double kLearned = 0.1;        // what one answer counts in what the next ones start with
+constexpr double kLeastWeight = 0.03;
+constexpr RateWeights kModelPrior = {0.14, 0.14, 0.14, 0.14, 0.14, 0.15, 0.15};
+constexpr RateWeights kLookupPrior = {0.25, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1};
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// Widths in the order in which they are worth knowing: the ends, then ever finer in between.
+std::vector<int64_t> widths(int64_t least, int64_t most) {
+  std::vector<int64_t> order = {least, most};
+  for (int64_t step = std::max<int64_t>(most / 2, 1);; step = (step + 1) / 2) {
+    for (int64_t n = step; n < most; n += step) {
+      if (n > least && std::find(order.begin(), order.end(), n) == order.end()) order.push_back(n);
+    }
+    if (step == 1) return order;
+  }
+}
+
+/// Median times of passes by width, the coarse ones first, until `left_ms` are spent; two widths at least.
+CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass) {
+  std::vector<CostCurve::Point> points;
+  for (const int64_t n : widths(least, most)) {
+    if (left_ms <= 0 && points.size() >= 2) break;
+    std::vector<double> times;
+    if (left_ms > 0) pass(n);  // warms up
+    for (int rep = 0; rep < kMeasureReps && (rep == 0 || left_ms > 0); ++rep) {
+      const auto start = Clock::now();
+      pass(n);
+      times.push_back(ms_since(start));
+      left_ms -= times.back() + (rep == 0 ? times.back() : 0);
+    }
+    std::sort(times.begin(), times.end());
+    points.push_back({static_cast<double>(n), times[(times.size() - 1) / 2]});
+  }
+  std::sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.rows < b.rows; });
+  return CostCurve(std::move(points));
+}
+
+}  // namespace
+
+Speculator::Speculator(Engine& engine) : engine_(engine), model_prior_(kModelPrior), lookup_prior_(kLookupPrior) {
   const PlanLimits& limits = engine.target_limits();
+  const auto n_slots = static_cast<size_t>(engine.options().n_slots);
   const auto n_tok = static_cast<size_t>(limits.n_tok);
   const auto n_out = static_cast<size_t>(limits.n_out);
   logits_.resize(static_cast<size_t>(engine.config().n_vocab));
   tokens_.reserve(n_tok);
   outputs_.reserve(n_out);
-  source_rows_.reserve(n_tok);
+  source_rows_.reserve(n_tok + n_slots * static_cast<size_t>(engine.tap_ring()));
   ids_.resize(n_out);
   confidence_.resize(n_out);
   kept_.reserve(n_out);
-  sequences_.reserve(static_cast<size_t>(engine.options().n_slots));
-  encode_sequences_.reserve(static_cast<size_t>(engine.options().n_slots));
+  wishes_.reserve(n_slots), offers_.reserve(n_slots), offered_.reserve(n_slots);
+  sequences_.reserve(n_slots);
+  encode_sequences_.reserve(2 * n_slots);
+  fed_.resize(n_slots);
 }
+
+// --- costs -------------------------------------------------------------------------------------------------------
+
+void Speculator::measure(Session& session) {
+  const int64_t block = engine_.options().draft_max + 1;
+  if (block <= 1) return;
+  std::vector<int32_t> ring(static_cast<size_t>(block));
+  for (int64_t i = 0; i < block; ++i) ring[static_cast<size_t>(i)] = tap_row(session, i);
+  costs_.target = measure_curve(1, block, kMeasureMs / 2, [&](int64_t n) {
+    tokens_.assign(static_cast<size_t>(n), 0);
+    outputs_.resize(static_cast<size_t>(n));
+    std::iota(outputs_.begin(), outputs_.end(), 0);
+    const Sequence rows = session.rows(0, static_cast<int32_t>(n), n > 1 ? Phase::verify : Phase::decode);
+    const auto taps = engine_.drafter() ? std::span(ring).first(static_cast<size_t>(n)) : std::span<int32_t>();
+    engine_.run_target({.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_, .tap_rows = taps});
+    session.keep({});
+  });
+  engine_.clear_slot(session.slot());
+  if (!engine_.drafter()) return;
+  encode_cost_ = measure_curve(1, engine_.tap_ring(), kMeasureMs / 8, [&](int64_t n) {
+    source_rows_.assign(static_cast<size_t>(n), tap_row(session, 0));
+    const Sequence rows = session.encode_rows(0, static_cast<int32_t>(n), 0);
+    engine_.run_encode({.sequences = {&rows, 1}, .source_rows = source_rows_});
+  });
+  source_rows_.clear();
+  costs_.draft = measure_curve(2, block, kMeasureMs / 4, [&](int64_t n) {
+    tokens_.assign(static_cast<size_t>(n), engine_.drafter()->config().mask_token);
+    outputs_.resize(static_cast<size_t>(n) - 1);
+    std::iota(outputs_.begin(), outputs_.end(), 1);
+    const Sequence rows = session.draft_rows(0, static_cast<int32_t>(n));
+    engine_.run_draft({.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_});
+  });
+  session.truncate(0);
+}
+
+/// Of the lengths that the offers have taken, those that the drafter must work for.
+double Speculator::draft_ms(std::span<const DraftOffer> offers) const {
+  int64_t n_rows = 0, n_sequences = 0;
+  for (size_t i = 0; i < offers.size(); ++i) {
+    if (offers[i].n_taken == 0 || offered_[i]->generation->drafting().source != DraftSource::model) continue;
+    n_rows += offers[i].n_taken + 1;
+    ++n_sequences;
+  }
+  if (n_rows == 0) return 0;
+  return costs_.draft.at(static_cast<double>(n_rows)) + encode_cost_.at(static_cast<double>(2 * n_sequences));
+}
+
+// --- drafting ----------------------------------------------------------------------------------------------------
 
 int64_t Speculator::draft_limit(const Generation& generation) const {
-  if (!engine_.drafter()) return 0;
+  const int64_t most = engine_.options().draft_max;
   const int64_t wanted = generation.request().draft_max.value_or(engine_.options().draft_max);
-  return std::clamp<int64_t>(std::min<int64_t>(wanted, engine_.options().draft_max), 0, generation.n_left() - 1);
+  return std::clamp<int64_t>(std::min(wanted, most), 0, std::max<int64_t>(generation.n_left() - 1, 0));
 }
 
-void Speculator::draft(std::span<Generation* const> generations) {
-  const auto n_rows =
-      static_cast<int32_t>(engine_.options().draft_max + 1);  // the whole block: rows depend on each other
-  sequences_.clear(), tokens_.clear(), outputs_.clear();
-  for (Generation* generation : generations) {
-    const auto row = static_cast<int32_t>(tokens_.size());
-    sequences_.push_back(generation->session().draft_rows(row, n_rows));
-    tokens_.push_back(generation->anchor());
-    tokens_.resize(tokens_.size() + static_cast<size_t>(n_rows) - 1, engine_.drafter()->config().mask_token);
-    for (int32_t i = 1; i < n_rows; ++i) outputs_.push_back(row + i);
-  }
-  engine_.run_draft({.tokens = tokens_, .sequences = sequences_, .outputs = outputs_});
-  engine_.read_draft(std::span(ids_).first(outputs_.size()), std::span(confidence_).first(outputs_.size()));
-  size_t out = 0;
-  for (Generation* generation : generations) {
-    const float p_min = generation->request().draft_p_min.value_or(engine_.options().draft_p_min);
-    const auto limit = static_cast<size_t>(draft_limit(*generation));
-    size_t n = 0;
-    while (n < limit && confidence_[out + n] >= p_min) ++n;
-    generation->drafted().assign(ids_.begin() + static_cast<int64_t>(out),
-                                 ids_.begin() + static_cast<int64_t>(out + n));
-    out += static_cast<size_t>(n_rows) - 1;
+bool Speculator::adaptive(const Generation& generation) const {
+  const Request& request = generation.request();
+  const bool wanted = request.draft_adaptive.value_or(!request.draft_max && engine_.options().draft_adaptive);
+  return wanted && costs_.known();
+}
+
+void Speculator::draft(std::span<Generation* const> answers, int64_t n_prompt) {
+  base_ = {static_cast<int64_t>(answers.size()), n_prompt};
+  make_wishes(answers);
+  if (wishes_.empty()) return;
+  choose_lengths();
+  run_drafter();
+  take_drafts();
+  charge();
+}
+
+void Speculator::make_wishes(std::span<Generation* const> answers) {
+  wishes_.clear();
+  for (Generation* generation : answers) {
+    Drafting& drafting = generation->drafting();
+    drafting.tokens.clear();
+    drafting.untested.clear();
+    drafting.source = DraftSource::none;
+    drafting.n_extra = 0;
+    const int64_t limit = draft_limit(*generation);
+    if (limit == 0) continue;
+    const bool chosen = adaptive(*generation);
+    if (chosen && generation->n_generated() == 1) {
+      drafting.account.start(generation->prompt_ms() / (costs_.target.at(1) * costs_.speed));
+    }
+    if (!chosen && !engine_.drafter()) continue;
+    wishes_.push_back({generation, limit, chosen, 0, 0, {}});
   }
 }
+
+/// How much every answer asks of the drafter, or takes from its own text instead.
+void Speculator::choose_lengths() {
+  offers_.clear(), offered_.clear();
+  rate_ = 0;
+  for (Wish& wish : wishes_) {
+    Drafting& drafting = wish.generation->drafting();
+    if (!wish.adaptive) {
+      wish.n = wish.limit;
+      drafting.source = DraftSource::model;
+      base_.n_prompt += wish.n;
+      continue;
+    }
+    if (!drafting.account.allows(true)) continue;
+    if (engine_.drafter()) {
+      drafting.source = DraftSource::model;
+      for (int64_t n = 1; n <= wish.limit; ++n) wish.chances.push_back(drafting.model.survival(n));
+    }
+    use_lookup(wish);
+    offered_.push_back(&wish);
+    offers_.push_back({wish.chances, 0});
+  }
+  const auto ms = [&](std::span<const DraftOffer> offers) { return draft_ms(offers); };
+  if (base_.n_answers > 0 && !offers_.empty()) rate_ = choose_drafts(offers_, base_, costs_.target, ms, kMargin);
+  for (size_t i = 0; i < offers_.size(); ++i) {
+    Wish& wish = *offered_[i];
+    Drafting& drafting = wish.generation->drafting();
+    wish.n = offers_[i].n_taken;
+    if (wish.n == 0 && drafting.source == DraftSource::model && drafting.account.allows(false)) {
+      wish.n = std::min(kProbe, wish.limit);
+    }
+    if (wish.n == 0) drafting.source = DraftSource::none;
+  }
+}
+
+/// Drafts from the text so far when that promises more than the drafter does.
+void Speculator::use_lookup(Wish& wish) {
+  Drafting& drafting = wish.generation->drafting();
+  if (!engine_.options().lookup) return;
+  const std::span<const int32_t> found = drafting.index.propose(wish.generation->history(), wish.limit);
+  if (found.empty()) return;
+  std::vector<double> chances;
+  for (size_t n = 1; n <= found.size(); ++n) chances.push_back(drafting.lookup.survival(static_cast<int64_t>(n)));
+  const StepBase alone{1, 0};
+  DraftOffer theirs{chances, 0}, ours{wish.chances, 0};
+  const auto free = [](std::span<const DraftOffer>) { return 0.0; };
+  const auto paid = [&](std::span<const DraftOffer> offers) {
+    return costs_.draft.at(static_cast<double>(offers[0].n_taken + 1)) + encode_cost_.at(2);
+  };
+  const double by_text = choose_drafts({&theirs, 1}, alone, costs_.target, free, 1);
+  const double by_model = choose_drafts({&ours, 1}, alone, costs_.target, paid, 1);
+  if (theirs.n_taken == 0 || by_text < by_model) return;
+  drafting.source = DraftSource::lookup;
+  drafting.tokens.assign(found.begin(), found.end());
+  wish.chances = std::move(chances);
+}
+
+/// One pass for everybody who wants model drafts. A fixed length gets its whole block, since a block's rows see each
+/// other; a chosen one just the rows it pays for.
+void Speculator::run_drafter() {
+  sequences_.clear(), tokens_.clear(), outputs_.clear();
+  for (Wish& wish : wishes_) {
+    if (wish.n == 0 || wish.generation->drafting().source != DraftSource::model) continue;
+    Generation& generation = *wish.generation;
+    settle(generation.session());
+    const auto row = static_cast<int32_t>(tokens_.size());
+    const auto n_rows = static_cast<int32_t>((wish.adaptive ? wish.n : engine_.options().draft_max) + 1);
+    Sequence rows = generation.session().draft_rows(row, n_rows);
+    rows.temperature = generation.sampler().draft_temperature();
+    rows.seed = generation.request().sampling.seed;
+    rows.draw = generation.n_generated();
+    sequences_.push_back(rows);
+    wish.first = outputs_.size();
+    tokens_.push_back(generation.anchor());
+    tokens_.resize(tokens_.size() + static_cast<size_t>(n_rows) - 1, engine_.drafter()->config().mask_token);
+    for (int32_t i = 1; i < n_rows; ++i) outputs_.push_back(row + i);
+    generation.count_draft_pass();
+  }
+  if (sequences_.empty()) return;
+  encode();
+  const auto start = Clock::now();
+  engine_.run_draft({.tokens = tokens_, .sequences = sequences_, .outputs = outputs_});
+  costs_.observe_draft(static_cast<int64_t>(tokens_.size()), ms_since(start));
+  engine_.read_draft(sequences_, std::span(ids_).first(outputs_.size()),
+                     std::span(confidence_).first(outputs_.size()));
+}
+
+/// From proposals to drafts: cut by confidence, then to the rows that are worth verifying.
+void Speculator::take_drafts() {
+  offers_.clear(), offered_.clear();
+  for (Wish& wish : wishes_) {
+    Generation& generation = *wish.generation;
+    Drafting& drafting = generation.drafting();
+    if (wish.n == 0) continue;
+    if (drafting.source == DraftSource::model) {
+      const float p_min = generation.request().draft_p_min.value_or(engine_.options().draft_p_min);
+      const std::span confidence = std::span(confidence_).subspan(wish.first, static_cast<size_t>(wish.n));
+      const auto n = std::find_if(confidence.begin(), confidence.end(), [&](float c) { return c < p_min; });
+      const auto ids = ids_.begin() + static_cast<int64_t>(wish.first);
+      drafting.tokens.assign(ids, ids + (n - confidence.begin()));
+      drafting.untested.assign(confidence.begin(), confidence.end());
+      wish.chances.clear();
+      double chance = 1;
+      for (size_t i = 0; i < drafting.tokens.size(); ++i) {
+        wish.chances.push_back(chance *= std::min(confidence[i], kSurest));
+      }
+    }
+    if (!wish.adaptive) continue;
+    offered_.push_back(&wish);
+    offers_.push_back({wish.chances, 0});
+  }
+  if (offers_.empty()) return;
+  choose_rows(offers_, base_, costs_.target, rate_);
+  for (size_t i = 0; i < offers_.size(); ++i) {
+    offered_[i]->generation->drafting().tokens.resize(static_cast<size_t>(offers_[i].n_taken));
+  }
+}
+
+/// What the round costs each answer beyond a plain step.
+void Speculator::charge() {
+  if (!costs_.known()) return;
+  int64_t n_drafted = 0, n_proposed = 0;
+  for (const Wish& wish : wishes_) {
+    n_drafted += static_cast<int64_t>(wish.generation->drafting().tokens.size());
+    if (wish.generation->drafting().source == DraftSource::model) n_proposed += wish.n + 1;
+  }
+  const auto width = static_cast<double>(base_.n_answers + base_.n_prompt);
+  const double plain = costs_.target.at(width) / static_cast<double>(base_.n_answers);
+  const double verify = costs_.target.at(width + static_cast<double>(n_drafted)) - costs_.target.at(width);
+  for (Wish& wish : wishes_) {
+    Drafting& drafting = wish.generation->drafting();
+    double ms = 0;
+    if (n_drafted > 0) ms += verify * static_cast<double>(drafting.tokens.size()) / static_cast<double>(n_drafted);
+    if (drafting.source == DraftSource::model) {
+      ms += costs_.draft.at(static_cast<double>(n_proposed)) * static_cast<double>(wish.n + 1) /
+                static_cast<double>(n_proposed) +
+            encode_cost_.at(2);
+    }
+    drafting.n_extra = ms / plain;
+  }
+}
+
+// --- verifying ---------------------------------------------------------------------------------------------------
 
 TokenEvent Speculator::sample(Generation& generation, int64_t out_row) {
   TokenEvent event;
@@ -65,35 +322,100 @@ TokenEvent Speculator::sample(Generation& generation, int64_t out_row) {
 }
 
 int64_t Speculator::accept(Generation& generation, int64_t out_row) {
-  const std::vector<int32_t>& drafted = generation.drafted();
+  Drafting& drafting = generation.drafting();
   kept_.clear();
   kept_.push_back(generation.anchor());
   size_t n_accepted = 0;
+  bool goes_on = true;
   while (true) {
     const TokenEvent event = sample(generation, out_row + static_cast<int64_t>(n_accepted));
-    const bool matches = n_accepted < drafted.size() && drafted[n_accepted] == event.id;
-    const bool goes_on = generation.take(event);
+    const bool matches = n_accepted < drafting.tokens.size() && drafting.tokens[n_accepted] == event.id;
+    goes_on = generation.take(event);
     if (matches) ++n_accepted;
     if (!matches || !goes_on) break;
     kept_.push_back(event.id);
   }
-  generation.count_round(static_cast<int64_t>(drafted.size()), static_cast<int64_t>(n_accepted));
+  const auto n_drafted = static_cast<int64_t>(drafting.tokens.size());
+  const auto n_kept = static_cast<int64_t>(n_accepted);
+  generation.count_step(n_drafted, n_kept);
+  if (drafting.source == DraftSource::none) {
+    drafting.account.plain_step();
+  } else if (goes_on) {
+    drafting.account.round(static_cast<double>(n_kept), drafting.n_extra);
+    Acceptance& belief = drafting.source == DraftSource::model ? drafting.model : drafting.lookup;
+    const std::span<const float> proposed = drafting.untested;
+    belief.learn(n_drafted, n_kept, proposed.subspan(std::min(proposed.size(), drafting.tokens.size())));
+  }
   generation.session().keep(kept_);
   return static_cast<int64_t>(kept_.size());
 }
 
-void Speculator::tap(Session& session, int64_t row, int64_t n_tok, int64_t pos) {
-  const int64_t skipped = std::clamp<int64_t>(session.draft_begin() - pos, 0, n_tok);
-  if (n_tok == skipped) return;
-  const auto n_rows = static_cast<int32_t>(n_tok - skipped);
-  encode_sequences_.push_back(session.encode_rows(static_cast<int32_t>(source_rows_.size()), n_rows, pos + skipped));
-  for (int32_t i = 0; i < n_rows; ++i) source_rows_.push_back(static_cast<int32_t>(row + skipped) + i);
+void Speculator::finish(Generation& generation) {
+  const auto blend = [](RateWeights& prior, const RateWeights& last) {
+    for (size_t i = 0; i < prior.size(); ++i) {
+      prior[i] = std::max((1 - kLearned) * prior[i] + kLearned * last[i], kLeastWeight);
+    }
+  };
+  if (generation.n_generated() < 8) return;
+  const Drafting& drafting = generation.drafting();
+  blend(model_prior_, drafting.model.weights());
+  blend(lookup_prior_, drafting.lookup.weights());
+}
+
+// --- what the drafter is fed -------------------------------------------------------------------------------------
+
+int32_t Speculator::tap_row(const Session& session, int64_t pos) const {
+  const int64_t ring = engine_.tap_ring();
+  return static_cast<int32_t>(engine_.options().n_batch + session.slot() * ring + pos % ring);
+}
+
+void Speculator::place_taps(const Session& session, const Sequence& rows, std::vector<int32_t>& to) const {
+  for (int32_t i = 0; i < rows.n_tok; ++i) {
+    const int64_t pos = rows.pos + i;
+    if (pos < session.draft_begin()) {
+      to.push_back(-1);
+    } else {
+      to.push_back(rows.phase == Phase::prompt ? rows.row + i : tap_row(session, pos));
+    }
+  }
+}
+
+void Speculator::tap_prompt(Session& session, const Sequence& rows) {
+  fed_[static_cast<size_t>(session.slot())] = session.n_past();
+  const int64_t skipped = std::clamp<int64_t>(session.draft_begin() - rows.pos, 0, rows.n_tok);
+  const auto n_rows = static_cast<int32_t>(rows.n_tok - skipped);
+  if (n_rows == 0) return;
+  const auto row = static_cast<int32_t>(source_rows_.size());
+  encode_sequences_.push_back(session.encode_rows(row, n_rows, rows.pos + skipped));
+  for (int32_t i = 0; i < n_rows; ++i) source_rows_.push_back(static_cast<int32_t>(rows.row + skipped) + i);
+}
+
+void Speculator::tap_answer(Session& session) {
+  const int64_t waiting = session.n_past() - fed_[static_cast<size_t>(session.slot())];
+  if (waiting + engine_.options().draft_max + 1 > engine_.tap_ring()) settle(session);
+}
+
+void Speculator::settle(Session& session) {
+  if (!engine_.drafter()) return;
+  int64_t& fed = fed_[static_cast<size_t>(session.slot())];
+  const int64_t begin = std::max(fed, session.draft_begin()), end = session.n_past();
+  fed = end;
+  if (begin >= end) return;
+  const auto row = static_cast<int32_t>(source_rows_.size());
+  encode_sequences_.push_back(session.encode_rows(row, static_cast<int32_t>(end - begin), begin));
+  for (int64_t pos = begin; pos < end; ++pos) source_rows_.push_back(tap_row(session, pos));
 }
 
 void Speculator::encode() {
   if (encode_sequences_.empty()) return;
   engine_.run_encode({.sequences = encode_sequences_, .source_rows = source_rows_});
   encode_sequences_.clear();
+  source_rows_.clear();
+}
+
+void Speculator::restart(const Session& session) {
+  fed_[static_cast<size_t>(session.slot())] = session.n_past();
+  encode_sequences_.clear();  // of a step that failed
   source_rows_.clear();
 }
 

@@ -2,14 +2,20 @@
 // exact on its own, whatever the others do.
 //
 // A draft is kept while the token that the target's sampler draws at that row equals it, so the text has the target's
-// distribution, whatever the drafter proposes; greedy text is the text without a drafter.
+// distribution, whatever is proposed; greedy text is the text without a drafter. At temperature > 0 drafts are drawn
+// with the noise that the sampler will use for the same token, so that both mostly agree (base/gumbel.h).
+//
+// How much is drafted is chosen for each step (draft_choice.h) unless a request fixes it. Lengths depend on measured
+// times and so differ from run to run; the text does not.
 #pragma once
 
 #include <span>
 #include <vector>
 
+#include "engine/draft_choice.h"
 #include "engine/engine.h"
 #include "engine/generation.h"
+#include "engine/step_costs.h"
 
 namespace onebit {
 
@@ -17,23 +23,68 @@ class Speculator {
  public:
   explicit Speculator(Engine& engine);
 
-  /// Most tokens to draft for this answer now; 0: none.
-  int64_t draft_limit(const Generation& generation) const;
-  /// Fills drafted() of every given answer, all in one pass of the drafter.
-  void draft(std::span<Generation* const> generations);
+  /// Times passes of all widths on an empty session, whose slot is cleared afterwards. For adaptive drafting.
+  void measure(Session& session);
+  const StepCosts& costs() const { return costs_; }
+  /// What an answer starts with.
+  Drafting new_drafting() const { return {model_prior_, lookup_prior_}; }
+
+  /// Drafts for all answers of the coming step, in which `n_prompt` rows of prompts take part too.
+  void draft(std::span<Generation* const> answers, int64_t n_prompt);
+  /// Where the taps of `n_tok` rows of a session go that start at batch row `row`: appended to `to`.
+  void place_taps(const Session& session, const Sequence& rows, std::vector<int32_t>& to) const;
   /// After the target ran on [anchor, drafted...] of an answer, whose logits begin at `out_row`: draws, reports, keeps
   /// the accepted rows in the session. Works for single decode rows too. Returns how many rows are kept.
   int64_t accept(Generation& generation, int64_t out_row);
   /// Draws one token from output row `out_row` (the end of a prompt, or a row of a verify batch).
   TokenEvent sample(Generation& generation, int64_t out_row);
+  /// The target ran on so many rows, none of a prompt.
+  void observe_target(int64_t rows, double ms) { costs_.observe_target(rows, ms); }
 
-  /// Queues rows of the target's last batch (rows row..row+n_tok-1, positions from pos) for the drafter's caches.
-  void tap(Session& session, int64_t row, int64_t n_tok, int64_t pos);
-  /// Encodes all queued rows.
+  /// Rows of a prompt were kept: feeds those that the drafter will see to its caches when encode() is called.
+  void tap_prompt(Session& session, const Sequence& rows);
+  /// Rows of an answer were kept; they are fed to the drafter's caches before the next draft, or when they get many.
+  void tap_answer(Session& session);
+  /// Queues what is still to be fed of this session; before its state is kept or its answer ends.
+  void settle(Session& session);
   void encode();
+  /// The answer is over: what it taught counts a little for the ones to come.
+  void finish(Generation& generation);
+  /// The session starts anew at its n_past(): nothing of it is to be fed.
+  void restart(const Session& session);
 
  private:
+  struct Wish {
+    Generation* generation;
+    int64_t limit;   // most tokens
+    bool adaptive;
+    int64_t n = 0;   // tokens wanted of the drafter
+    size_t first = 0;  // its first result
+    std::vector<double> chances;
+  };
+
+  int64_t draft_limit(const Generation& generation) const;
+  bool adaptive(const Generation& generation) const;
+  void make_wishes(std::span<Generation* const> answers);
+  void choose_lengths();
+  void run_drafter();
+  void take_drafts();
+  void use_lookup(Wish& wish);
+  void charge();
+  double draft_ms(std::span<const DraftOffer> offers) const;
+  int32_t tap_row(const Session& session, int64_t pos) const;
+
   Engine& engine_;
+  StepCosts costs_;
+  CostCurve encode_cost_;
+  RateWeights model_prior_, lookup_prior_;
+  StepBase base_;
+  double rate_ = 0;
+  std::vector<Wish> wishes_;
+  std::vector<DraftOffer> offers_;
+  std::vector<Wish*> offered_;
+
+  std::vector<int64_t> fed_;  // [slot]: rows of the answer below this position are in the drafter's caches
   std::vector<float> logits_;
   std::vector<int32_t> tokens_, outputs_, source_rows_, ids_, kept_;
   std::vector<float> confidence_;

@@ -48,6 +48,7 @@ class TinyModels {
     o.model_path = dir_.file("target.gguf");
     if (drafter_version > 0) o.drafter_path = dir_.file("draft" + std::to_string(drafter_version) + ".gguf");
     o.device = "ref";
+    o.draft_adaptive = false;  // lengths that do not depend on the clock
     o.n_ctx = 512;
     return o;
   }

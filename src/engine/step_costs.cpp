@@ -1,0 +1,52 @@
+#include "engine/step_costs.h"
+
+#include <algorithm>
+
+namespace onebit {
+namespace {
+
+constexpr double kSpeedRate = 0.1;    // how fast the shared speed follows
+constexpr double kShapeRate = 0.02;   // how fast a curve's shape follows
+constexpr double kMostSurprise = 2;   // a pass that took longer than that was interrupted
+constexpr double kLeastCost = 1e-6;
+
+}  // namespace
+
+CostCurve::CostCurve(std::vector<Point> points) : points_(std::move(points)) {
+  for (Point& p : points_) p.ms = std::max(p.ms, kLeastCost);
+  keep_rising();
+}
+
+void CostCurve::keep_rising() {
+  for (size_t i = 1; i < points_.size(); ++i) points_[i].ms = std::max(points_[i].ms, points_[i - 1].ms);
+}
+
+double CostCurve::at(double rows) const {
+  if (points_.empty() || rows <= 0) return 0;
+  if (rows <= points_.front().rows || points_.size() == 1) return points_.front().ms;
+  size_t i = 1;
+  while (i + 1 < points_.size() && points_[i].rows < rows) ++i;
+  const Point &a = points_[i - 1], &b = points_[i];
+  return a.ms + (b.ms - a.ms) * (rows - a.rows) / (b.rows - a.rows);
+}
+
+void CostCurve::bend(double rows, double ratio) {
+  for (size_t i = 0; i < points_.size(); ++i) {
+    const double left = i > 0 ? points_[i - 1].rows : points_[i].rows - 1;
+    const double right = i + 1 < points_.size() ? points_[i + 1].rows : points_[i].rows + 1;
+    const double span = rows < points_[i].rows ? points_[i].rows - left : right - points_[i].rows;
+    const double share = std::max(0.0, 1 - std::abs(rows - points_[i].rows) / span);
+    points_[i].ms *= 1 + share * (ratio - 1);
+  }
+  keep_rising();
+}
+
+void StepCosts::observe(CostCurve& curve, int64_t rows, double ms) {
+  if (!curve.known() || rows <= 0) return;
+  const double expected = curve.at(static_cast<double>(rows));
+  const double ratio = std::clamp(ms / (expected * speed), 1 / kMostSurprise, kMostSurprise);
+  speed *= 1 + kSpeedRate * (ratio - 1);
+  curve.bend(static_cast<double>(rows), 1 + kShapeRate * (ratio - 1));
+}
+
+}  // namespace onebit

@@ -1,0 +1,45 @@
+// What a pass of the target or of the drafter costs by its number of rows: measured when the engine starts, followed
+// while it runs. Choosing a draft's length needs the shape of these curves, not how busy the machine is, so the shared
+// speed of all passes is followed apart from the shapes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace onebit {
+
+/// Milliseconds by number of rows: straight lines between measured points, and on beyond the last one.
+class CostCurve {
+ public:
+  /// `points`: rows ascending; costs are made to never fall.
+  struct Point {
+    double rows, ms;
+  };
+  CostCurve() = default;
+  explicit CostCurve(std::vector<Point> points);
+
+  bool known() const { return !points_.empty(); }
+  double at(double rows) const;
+  /// Moves the curve near `rows` towards at(rows) * ratio.
+  void bend(double rows, double ratio);
+  const std::vector<Point>& points() const { return points_; }
+
+ private:
+  void keep_rising();
+  std::vector<Point> points_;
+};
+
+struct StepCosts {
+  CostCurve target;  // rows of one batch, each with logits
+  CostCurve draft;   // rows of one pass of the drafter
+  double speed = 1;  // how much slower than at the start passes are now
+
+  bool known() const { return target.known(); }
+  void observe_target(int64_t rows, double ms) { observe(target, rows, ms); }
+  void observe_draft(int64_t rows, double ms) { observe(draft, rows, ms); }
+
+ private:
+  void observe(CostCurve& curve, int64_t rows, double ms);
+};
+
+}  // namespace onebit
