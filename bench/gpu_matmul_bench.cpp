@@ -142,8 +142,8 @@ struct TestActs {
   TestActs(int64_t n_row, int64_t n_in, bool rotate, ActsMix mix, bool compare = true)
       : x(static_cast<size_t>(n_row * n_in)),
         input(x.size() * 4),
-        memory(static_cast<size_t>(tiled_acts_bytes(n_row, n_in))),
-        device(tiled_acts_at(memory.as(), n_row, n_row, n_in, mix)) {
+        memory(static_cast<size_t>(tiled_acts_bytes(n_row, n_in, true))),
+        device(tiled_acts_at(memory.as(), n_row, n_row, n_in, mix, true)) {
     for (size_t i = 0; i < x.size(); ++i) {
       if (!compare && i >= 100003) {
         x[i] = x[i - 100003];
@@ -280,6 +280,9 @@ void check_type(BlockType type, int64_t n_out, int64_t n_in, bool rotate, ActsMi
     }
     if (acts.device.halves) {
       run("half", 0x1p-10, [&](auto products) { cuda::matmul_half(products, acts.device, nullptr); });
+      if (acts.device.nibbles) {
+        run("int4", units, [&](auto products) { cuda::matmul_int4(products, acts.device, nullptr); });
+      }
       run("half (mma)", 0x1p-10, [&](auto products) { cuda::matmul_half(products, acts.device, nullptr, true); });
     }
   }

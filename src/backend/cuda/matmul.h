@@ -21,6 +21,12 @@ void matmul_integer(std::span<const Product> products, const DeviceActs& acts, g
 void matmul_experts_integer(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
                             const ExpertGroups& groups, float* y, gpuStream_t stream);
 
+/// True on GPUs whose tensor cores multiply 4-bit integers: sm_80 to sm_89.
+bool has_int4();
+/// Integer sums of 4-bit m16n8k32, for acts with a nibble form and weights in the form n4. Right on every GPU since
+/// sm_80, fast where has_int4().
+void matmul_int4(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream);
+
 /// Halves on the tensor cores, for acts with an f16 form. Weights are rounded to f16 after scaling: relative error of a
 /// product at most 2^-10. `any_gpu`: the kernel for every GPU since sm_80, also where there is a faster one.
 void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream, bool any_gpu = false);

@@ -18,14 +18,6 @@ constexpr int kRows = 128, kWarps = 8, kThreads = kWarps * kWarp, kStages = 4;
 constexpr int kRowTiles = kRows / 8;
 constexpr int kStageBytes = kRowTiles * kActAtomBytes;
 
-__device__ inline void copy_async(uint32_t to, const uint8_t* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 __device__ inline void load_matrices(uint32_t address, uint32_t (&b)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
@@ -33,7 +25,7 @@ __device__ inline void load_matrices(uint32_t address, uint32_t (&b)[4]) {
 }
 
 /// Brings 64 columns of the tile's rows to a stage; atoms beyond the rows are left as they are.
-__device__ void bring_stage(const HalfJob& job, const HalfTile& tile, int chunk, uint32_t stage) {
+__device__ void bring_stage(const HalfJob& job, const HalfTile& tile, int chunk, uint8_t* stage) {
   const uint8_t* from = job.halves + (chunk * job.atoms + tile.atom) * kActAtomBytes;
   const int bytes = (tile.count + 7) / 8 * kActAtomBytes;
   for (int at = threadIdx.x * 16; at < bytes; at += kThreads * 16) copy_async(stage + at, from + at);
@@ -60,7 +52,6 @@ __device__ void multiply_block(const uint32_t (&a)[8], uint32_t stage, int half,
 template <WeightForm kForm>
 __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_constant__ HalfJob job) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  const uint32_t stages = shared_address(shared);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   wait_for_previous();
   const HalfTile tile = find_half_tile<kForm, kRows>(job, blockIdx.x, lane);
@@ -69,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
   const uint8_t* strip = tile.strips + static_cast<int64_t>(inside ? warp : 0) * job.n_units * unit_bytes(kForm);
   const int n_chunk = job.n_units * 2;
   for (int i = 0; i < kStages - 1; ++i) {
-    if (i < n_chunk) bring_stage(job, tile, i, stages + i * kStageBytes);
+    if (i < n_chunk) bring_stage(job, tile, i, shared + i * kStageBytes);
     commit_copies();
   }
   Unit<kForm> now, next;
@@ -83,13 +74,13 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
       wait_copies<kStages - 2>();
       __syncthreads();  // the stage is there, and the one before it is free
       const int ahead = chunk + kStages - 1;
-      if (ahead < n_chunk) bring_stage(job, tile, ahead, stages + ahead % kStages * kStageBytes);
+      if (ahead < n_chunk) bring_stage(job, tile, ahead, shared + ahead % kStages * kStageBytes);
       commit_copies();
 #pragma unroll
       for (int block = 0; block < 2; ++block) {
         uint32_t a[8];
         now.halves(half * 2 + block, a);
-        multiply_block(a, stages + chunk % kStages * kStageBytes, block, lane, sums);
+        multiply_block(a, shared_address(shared) + chunk % kStages * kStageBytes, block, lane, sums);
       }
     }
     now = next;

@@ -5,6 +5,7 @@
 // 16 by shuffles. Cost: 4 bytes read (8 with a gate) and 1.2 (integer) or 2 (f16) written per value; at decoding the
 // latency of one row counts, which is why rows without a norm over the whole row are spread over several blocks.
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/gpu/acts.h"
 
@@ -241,6 +242,18 @@ __device__ void put_integers(const QuantizeJob& job, int64_t row, int64_t unit, 
   }
 }
 
+/// One unit's nibble form.
+__device__ void put_nibbles(const QuantizeJob& job, int64_t row, int64_t unit, uint32_t word, float scale) {
+  const int lane = threadIdx.x % kWarp, block = lane / 8, m = lane % 8;
+  const uint32_t high = shfl_xor(word, 4);
+  const int64_t at = (unit * job.t_rows + row) * 4;
+  if (m < 4) {
+    reinterpret_cast<uint32_t*>(job.to.nibbles)[(at + m) * 4 + block] = (word & 0x0f0f0f0fu) | (high & 0x0f0f0f0fu)
+                                                                                                   << 4;
+  }
+  if (m == 0) job.to.nibble_scales[at + block] = scale;
+}
+
 /// The row's codes and block scales in shared memory -> halves. A thread makes 16 columns, two chunks.
 __device__ void put_halves(const QuantizeJob& job, int64_t row, const uint8_t* codes, const float* scales,
                            float row_scale) {
@@ -294,6 +307,7 @@ __global__ void __launch_bounds__(kThreads) quantize_rows(QuantizeJob job, int64
     float scale;
     const uint32_t word = encode(x, grid, lane, scale);
     if (job.to.codes) put_integers(job, row, unit, word, scale);
+    if (job.to.nibbles) put_nibbles(job, row, unit, word, scale);
     if (job.to.halves) {
       reinterpret_cast<uint32_t*>(codes)[unit * kWarp + lane] = word;
       if (lane % 8 == 0) scales[unit * 4 + lane / 8] = scale;
@@ -310,37 +324,32 @@ __global__ void __launch_bounds__(kThreads) quantize_rows(QuantizeJob job, int64
 
 }  // namespace
 
-int64_t tiled_acts_bytes(int64_t max_rows, int64_t n_in) {
+int64_t tiled_acts_bytes(int64_t max_rows, int64_t n_in, bool nibbles) {
   const int64_t columns = n_unit(n_in) * kUnitColumns;
   const int64_t coded = padded_rows(std::min(max_rows, kCodeRows)), all = padded_rows(max_rows);
-  return aligned(coded * columns) + aligned(coded * columns / 8) + 2 * aligned(coded * columns / 8) +
-         aligned(all * columns * 2) + aligned(all * 4);
+  return aligned(coded * columns) + 3 * aligned(coded * columns / 8) + aligned(all * columns * 2) + aligned(all * 4) +
+         (nibbles ? aligned(all * columns / 2) + aligned(all * columns / 8) : 0);
 }
 
-DeviceActs tiled_acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_in, ActsMix mix) {
+DeviceActs tiled_acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_in, ActsMix mix, bool nibbles) {
   const int64_t columns = n_unit(n_in) * kUnitColumns;
   const int64_t coded = padded_rows(std::min(max_rows, kCodeRows)), all = padded_rows(max_rows);
   DeviceActs acts{.n_row = n_row, .n_in = n_in, .mix = mix};
-  const auto take = [&](int64_t bytes) {
-    uint8_t* at = memory;
+  // Takes a part's memory; a form that these rows don't have stays null.
+  const auto take = [&](auto*& part, int64_t bytes, bool used) {
+    if (used) part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(memory);
     memory += aligned(bytes);
-    return at;
   };
-  uint8_t* codes = take(coded * columns);
-  uint8_t* scales = take(coded * columns / 8);
-  uint8_t* starts = take(coded * columns / 8);
-  uint8_t* half_sums = take(coded * columns / 8);
-  uint8_t* halves = take(all * columns * 2);
-  uint8_t* row_scales = take(all * 4);
-  if (n_row <= kCodeRows) {
-    acts.codes = reinterpret_cast<int8_t*>(codes);
-    acts.scales = reinterpret_cast<float*>(scales);
-    acts.starts = reinterpret_cast<int16_t*>(starts);
-    acts.half_sums = reinterpret_cast<int16_t*>(half_sums);
-  }
-  if (n_row > kIntegerRows) {
-    acts.halves = halves;
-    acts.row_scales = reinterpret_cast<float*>(row_scales);
+  const bool integers = n_row <= kCodeRows, halves = n_row > kIntegerRows;
+  take(acts.codes, coded * columns, integers);
+  take(acts.scales, coded * columns / 8, integers);
+  take(acts.starts, coded * columns / 8, integers);
+  take(acts.half_sums, coded * columns / 8, integers);
+  take(acts.halves, all * columns * 2, halves);
+  take(acts.row_scales, all * 4, halves);
+  if (nibbles) {
+    take(acts.nibbles, all * columns / 2, halves && mix == ActsMix::int4);
+    take(acts.nibble_scales, all * columns / 8, halves && mix == ActsMix::int4);
   }
   return acts;
 }

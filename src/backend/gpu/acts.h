@@ -17,6 +17,11 @@
 //              is at 128 r, its 16-byte chunk j at 16 (j xor r). Chunk 2s holds the even columns of the 16 columns
 //              16s.., chunk 2s+1 the odd ones: with that order a nibble word is two fragments after a mask.
 //   row_scales f32 [T]
+//
+// Nibble form, only where it is asked for and all rows are on the int4 grid, beside the f16 form: the operand of
+// m16n8k32 (4 bit).
+//   nibbles        [unit][T][c 4][block 4] nibble words as those of q4_0 weights, two's complement
+//   nibble_scales  f32 [unit][T][4 blocks]
 #pragma once
 
 #include "backend/gpu/forms.h"
@@ -30,8 +35,10 @@ inline constexpr int kActAtomBytes = 1024;
 
 constexpr int64_t padded_rows(int64_t n_row) { return (n_row + kActAtomRows - 1) / kActAtomRows * kActAtomRows; }
 
-int64_t tiled_acts_bytes(int64_t max_rows, int64_t n_in);
-DeviceActs tiled_acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_in, ActsMix mix);
+/// `nibbles`: with room for the nibble form.
+int64_t tiled_acts_bytes(int64_t max_rows, int64_t n_in, bool nibbles = false);
+DeviceActs tiled_acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_in, ActsMix mix,
+                         bool nibbles = false);
 /// quantize_acts() of matmul.h into both forms as far as the row count asks for them.
 void quantize_tiled(const ActsInput& input, bool rotate, const uint8_t* int4_rows, int64_t multiple,
                     const DeviceActs& acts, gpuStream_t stream);

@@ -87,10 +87,10 @@ void gather(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float
 
 #ifdef ONEBIT_TENSOR_CORES
 
-int64_t acts_bytes(int64_t max_rows, int64_t n_in) { return tiled_acts_bytes(max_rows, n_in); }
+int64_t acts_bytes(int64_t max_rows, int64_t n_in) { return tiled_acts_bytes(max_rows, n_in, cuda::has_int4()); }
 
 DeviceActs acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_in, ActsMix mix) {
-  return tiled_acts_at(memory, max_rows, n_row, n_in, mix);
+  return tiled_acts_at(memory, max_rows, n_row, n_in, mix, cuda::has_int4());
 }
 
 void quantize_acts(const ActsInput& input, bool rotate, const uint8_t* int4_rows, int64_t multiple,
@@ -106,6 +106,10 @@ int64_t matmul_workspace_bytes(const DeviceWeight& weight, int64_t max_rows) {
 void matmul(std::span<const Product> products, const DeviceActs& acts, const Workspace&, gpuStream_t stream) {
   if (acts.n_row == 0) return;
   if (acts.n_row <= cuda::kIntegerMatmulRows) return cuda::matmul_integer(products, acts, stream);
+  const auto is_q4_0 = [](const Product& product) { return product.weight->form == WeightForm::n4; };
+  if (acts.nibbles && std::all_of(products.begin(), products.end(), is_q4_0)) {
+    return cuda::matmul_int4(products, acts, stream);
+  }
   cuda::matmul_half(products, acts, stream);
 }
 

@@ -76,6 +76,8 @@ struct DeviceActs {
   int16_t* half_sums = nullptr;
   uint8_t* halves = nullptr;
   float* row_scales = nullptr;
+  uint8_t* nibbles = nullptr;
+  float* nibble_scales = nullptr;
 };
 
 /// Bytes for up to max_rows rows of K columns.
