@@ -13,6 +13,17 @@ namespace {
 
 TEST(Devices, AlwaysIncludeThePortableCpu) { EXPECT_EQ(make_backend("cpu", {.isa = "portable"})->info().name, "cpu"); }
 
+/// A GPU that is not there must say why; its cases are then not among the tests below.
+TEST(Devices, IncludeTheGpuOrSayWhyNot) {
+  try {
+    std::printf("cuda: %s\n", make_backend("cuda", {})->info().description.c_str());
+  } catch (const Error& error) {
+    std::printf("not tested: %s\n", error.what());
+    EXPECT_EQ(error.kind(), ErrorKind::refused);
+    EXPECT_NE(std::string(error.what()).find("device cuda: "), std::string::npos);
+  }
+}
+
 using Parameters = std::tuple<Device, OpCase>;
 
 class OpTest : public testing::TestWithParam<Parameters> {};
@@ -37,7 +48,7 @@ TEST_P(OpTest, AgreesWithRef) {
   const auto& [device, op_case] = GetParam();
   const Expected& expected = expected_of(op_case);
   const std::vector<Result> actual = run_rig(*expected.rig, *device.make());
-  EXPECT_EQ(compare_results(*expected.rig, expected.results, actual), "");
+  EXPECT_EQ(compare_results(*expected.rig, expected.results, actual, device.halves()), "");
 }
 
 std::string parameter_name(const testing::TestParamInfo<Parameters>& parameters) {

@@ -158,14 +158,14 @@ inline std::vector<Result> run_rig(const OpRig& rig, Backend& backend) {
   return results;
 }
 
-/// Compares two runs of one rig; empty when they agree.
+/// Compares two runs of one rig; empty when they agree. `halves`: the second ran on a device with Device::halves().
 inline std::string compare_results(const OpRig& rig, const std::vector<Result>& expected,
-                                   const std::vector<Result>& actual) {
+                                   const std::vector<Result>& actual, bool halves = false) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const Bound& bound = rig.bounds[i % rig.bounds.size()];
     const std::string message = expected[i].integer
                                     ? compare(expected[i].ids, actual[i].ids, expected[i].width)
-                                    : compare(expected[i].values, actual[i].values, expected[i].width, bound);
+                                    : compare(expected[i].values, actual[i].values, expected[i].width, bound, halves);
     if (!message.empty()) return expected[i].where + ": " + message;
   }
   return "";

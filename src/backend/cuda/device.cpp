@@ -23,8 +23,8 @@ Probe probe_cuda() {
   if (n_device == 0) return {false, "no NVIDIA GPU"};
   int major = 0;
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major < kLeastMajor) {
-    return {false, fmt::format("the NVIDIA GPU has compute capability {}.x, kernels are built for {}.0 and later", major,
-                               kLeastMajor)};
+    return {false, fmt::format("the NVIDIA GPU has compute capability {}.x, kernels are built for {}.0 and later",
+                               major, kLeastMajor)};
   }
   return {true, ""};
 }

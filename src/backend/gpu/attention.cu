@@ -58,7 +58,7 @@ template <class T>
 __global__ void attend(AttentionCall call, AttentionParams params, BatchRows rows, KvMemory memory) {
   wait_for_previous();
   __shared__ float scores[kPage];
-  extern __shared__ float query[];
+  GPU_DYNAMIC_SHARED(float, query);
   const int64_t r = blockIdx.x;
   const int head = blockIdx.y, d = static_cast<int>(params.d_head);
   const int kv_head = head / static_cast<int>(params.n_head / params.n_head_kv);
@@ -74,7 +74,7 @@ __global__ void attend(AttentionCall call, AttentionParams params, BatchRows row
   __syncthreads();
 
   Running running;
-  for (int p0 = first / kPage * kPage; p0 < end; p0 += kPage) {
+  for (int p0 = first / kPage * kPage; first < end && p0 < end; p0 += kPage) {
     const int from = max(first, p0) - p0, n = min(end, p0 + kPage) - p0 - from;
     const int64_t page = static_cast<int64_t>(rows.pages[s.first_page + p0 / kPage]) * params.n_head_kv + kv_head;
     const T* keys = reinterpret_cast<const T*>(memory.keys) + (page * kPage + from) * d;

@@ -21,13 +21,13 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kQueries = 16;  // of a warp
 constexpr int kPage = static_cast<int>(kPageTokens);
-constexpr int kPad = 32;  // halves between rows of queries in shared memory: 16-byte loads of 8 lanes meet no bank twice
+constexpr int kPad =
+    32;  // halves between rows of queries in shared memory: 16-byte loads of 8 lanes meet no bank twice
 constexpr float kLog2e = 1.4426950408889634f;
 
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if !defined(__HIP__)
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
@@ -254,7 +254,7 @@ template <int kD>
 __global__ void __launch_bounds__(kWarps* kWarp, 2)
     attend_rows(AttentionCall call, AttentionParams params, BatchRows rows, KvMemory memory) {
   wait_for_previous();
-  extern __shared__ uint8_t bytes[];
+  GPU_DYNAMIC_SHARED(uint8_t, bytes);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, kv_head = blockIdx.y;
   const int group = static_cast<int>(params.n_head / params.n_head_kv);
   Shared<kD>& q = reinterpret_cast<Shared<kD>*>(bytes)[warp];
@@ -295,7 +295,7 @@ template <int kD>
 __global__ void __launch_bounds__(kWarps* kWarp, 2)
     attend_split(AttentionCall call, AttentionParams params, BatchRows rows, KvMemory memory) {
   wait_for_previous();
-  extern __shared__ uint8_t bytes[];
+  GPU_DYNAMIC_SHARED(uint8_t, bytes);
   __shared__ float peaks[kWarps][kQueries], sums[kWarps][kQueries];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, kv_head = blockIdx.y;
   const int group = static_cast<int>(params.n_head / params.n_head_kv);
@@ -366,8 +366,8 @@ __global__ void combine(AttentionCall call, AttentionParams params, BatchRows ro
   const Tile tile = Tile::find(blockIdx.x, rows, group);
   if (tile.sequence < 0) return;
   const DeviceSequence s = rows.sequences[tile.sequence];
-  const Part<kD>* all =
-      reinterpret_cast<const Part<kD>*>(call.scratch) + (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * parts;
+  const Part<kD>* all = reinterpret_cast<const Part<kD>*>(call.scratch) +
+                        (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * parts;
   constexpr int kColumns = kD / kWarp;
   for (int m = threadIdx.x / kWarp; m < kQueries; m += blockDim.x / kWarp) {
     const int query = tile.first + m;

@@ -211,9 +211,7 @@ Enqueue Binder::bind_rows(const Step& step) {
   if (step.op == Op::load_rows) {
     bounds_.n_loaded_row = memory.n_rows;
     const Operand y = operand(step.out[0]);
-    return [=](const Run& run) {
-      gpu::load_rows(memory, run.rows.source_rows, y.f32(), run.rows.n_tok, run.stream);
-    };
+    return [=](const Run& run) { gpu::load_rows(memory, run.rows.source_rows, y.f32(), run.rows.n_tok, run.stream); };
   }
   bounds_.n_stored_row = memory.n_rows;
   const Operand x = operand(step.in[0]);
@@ -247,8 +245,8 @@ Enqueue Binder::bind_elementwise(const Step& step) {
         gpu::combine_experts(a.f32(), b.f32(), y.f32(), y.n_row(run), b.info.width, y.info.width, run.stream);
       };
     default:
-      return [=, params = std::get<BlockConvParams>(step.params), base = weights_.plain(*step.weights[0])](
-                 const Run& run) {
+      return [=, params = std::get<BlockConvParams>(step.params),
+              base = weights_.plain(*step.weights[0])](const Run& run) {
         gpu::block_conv(a.f32(), b.f32(), base, y.f32(), run.rows, y.info.width, params, run.stream);
       };
   }
@@ -282,8 +280,9 @@ const Binder::RopeTable& Binder::rope_table(const RopeParams& params, const floa
   made->turns = DeviceMemory(static_cast<int64_t>(turns.size() * sizeof(double)), "rotary angles");
   made->table = DeviceMemory(limits_.n_tok * params.n_rot / 2 * static_cast<int64_t>(sizeof(float2)), "rotary angles");
   if (!turns.empty()) {
-    check(gpuMemcpyAsync(made->turns.data(), turns.data(), turns.size() * sizeof(double), gpuMemcpyHostToDevice, stream_),
-          "rotary angles");
+    check(
+        gpuMemcpyAsync(made->turns.data(), turns.data(), turns.size() * sizeof(double), gpuMemcpyHostToDevice, stream_),
+        "rotary angles");
     check(gpuStreamSynchronize(stream_), "rotary angles");  // `turns` goes
   }
   ropes_.push_back(std::move(made));
@@ -309,8 +308,7 @@ Enqueue Binder::bind_attention(const Step& step) {
   }
   const auto params = std::get<AttentionParams>(step.params);
   if (!attention_fits(params)) {
-    fail(ErrorKind::refused, "attention heads of {} columns are more than this device's kernels take",
-         params.d_head);
+    fail(ErrorKind::refused, "attention heads of {} columns are more than this device's kernels take", params.d_head);
   }
   want_scratch(attention_scratch_bytes(params, n_multiprocessor_));
   AttentionCall call;

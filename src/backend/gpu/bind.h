@@ -1,5 +1,5 @@
-// From groups of steps to functions that enqueue kernels: every op's operands, states and parameters are looked up once,
-// when a program is compiled. In: a plan's groups. Out: one function a group, and how much scratch they need.
+// From groups of steps to functions that enqueue kernels: every op's operands, states and parameters are looked up
+// once, when a program is compiled. In: a plan's groups. Out: one function a group, and how much scratch they need.
 #pragma once
 
 #include <functional>

@@ -13,9 +13,7 @@ struct Codes32 {
   int packed[8];  // int8 codes, four a word, in order
   float scale[2], min[2];
 
-  __device__ void set(int i, int code) {
-    reinterpret_cast<int8_t*>(packed)[i] = static_cast<int8_t>(code);
-  }
+  __device__ void set(int i, int code) { reinterpret_cast<int8_t*>(packed)[i] = static_cast<int8_t>(code); }
   __device__ int code(int i) const { return reinterpret_cast<const int8_t*>(packed)[i]; }
   __device__ void scales(float s, float m = 0) {
     scale[0] = scale[1] = s;
@@ -174,30 +172,64 @@ template <class F>
 bool with_quantised_type(BlockType type, F f) {
   using enum BlockType;
   switch (type) {
-    case q4_0: f.template operator()<q4_0>(); return true;
-    case q4_1: f.template operator()<q4_1>(); return true;
-    case q5_0: f.template operator()<q5_0>(); return true;
-    case q5_1: f.template operator()<q5_1>(); return true;
-    case q8_0: f.template operator()<q8_0>(); return true;
-    case q2_k: f.template operator()<q2_k>(); return true;
-    case q3_k: f.template operator()<q3_k>(); return true;
-    case q4_k: f.template operator()<q4_k>(); return true;
-    case q5_k: f.template operator()<q5_k>(); return true;
-    case q6_k: f.template operator()<q6_k>(); return true;
-    case iq4_nl: f.template operator()<iq4_nl>(); return true;
-    case iq4_xs: f.template operator()<iq4_xs>(); return true;
-    case mxfp4: f.template operator()<mxfp4>(); return true;
-    default: return false;
+    case q4_0:
+      f.template operator()<q4_0>();
+      return true;
+    case q4_1:
+      f.template operator()<q4_1>();
+      return true;
+    case q5_0:
+      f.template operator()<q5_0>();
+      return true;
+    case q5_1:
+      f.template operator()<q5_1>();
+      return true;
+    case q8_0:
+      f.template operator()<q8_0>();
+      return true;
+    case q2_k:
+      f.template operator()<q2_k>();
+      return true;
+    case q3_k:
+      f.template operator()<q3_k>();
+      return true;
+    case q4_k:
+      f.template operator()<q4_k>();
+      return true;
+    case q5_k:
+      f.template operator()<q5_k>();
+      return true;
+    case q6_k:
+      f.template operator()<q6_k>();
+      return true;
+    case iq4_nl:
+      f.template operator()<iq4_nl>();
+      return true;
+    case iq4_xs:
+      f.template operator()<iq4_xs>();
+      return true;
+    case mxfp4:
+      f.template operator()<mxfp4>();
+      return true;
+    default:
+      return false;
   }
 }
 template <class F>
 bool with_float_type(BlockType type, F f) {
   using enum BlockType;
   switch (type) {
-    case f32: f.template operator()<f32>(); return true;
-    case f16: f.template operator()<f16>(); return true;
-    case bf16: f.template operator()<bf16>(); return true;
-    default: return false;
+    case f32:
+      f.template operator()<f32>();
+      return true;
+    case f16:
+      f.template operator()<f16>();
+      return true;
+    case bf16:
+      f.template operator()<bf16>();
+      return true;
+    default:
+      return false;
   }
 }
 

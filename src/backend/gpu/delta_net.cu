@@ -311,7 +311,8 @@ template <class S>
 void run_advance(const Net& net, gpuStream_t stream) {
   const unsigned parts = blocks_for(net.params.d_v, kWarps * S::kRowsOfWarp);
   const unsigned inputs = blocks_for(net.memory.tape_row_floats(), kWarps * kWarp);
-  launch(advance<S>, dim3(static_cast<unsigned>(net.rows.n_sequence), static_cast<unsigned>(net.params.n_v_head) * parts + inputs),
+  launch(advance<S>,
+         dim3(static_cast<unsigned>(net.rows.n_sequence), static_cast<unsigned>(net.params.n_v_head) * parts + inputs),
          dim3(kWarps * kWarp), 0, stream, net, static_cast<int>(parts));
 }
 
@@ -329,8 +330,8 @@ int64_t delta_net_scratch_bytes(const DeltaNetParams& params, const DeltaMemory&
   return scratch_rows(memory, max_tok) * (memory.shape.n_channel + 2 * params.n_v_head + params.n_k_head) * 4;
 }
 
-void delta_net(const DeltaNetCall& call, const DeltaNetParams& params, const BatchRows& rows,
-               const DeltaMemory& memory, gpuStream_t stream) {
+void delta_net(const DeltaNetCall& call, const DeltaNetParams& params, const BatchRows& rows, const DeltaMemory& memory,
+               gpuStream_t stream) {
   if (rows.n_tok == 0) return;
   const int64_t n_row = rows.n_tok + static_cast<int64_t>(rows.n_sequence) * memory.n_tape;
   Net net{params, memory, call, rows, {}};

@@ -20,6 +20,8 @@ __device__ inline float block_sum(float x, float* shared) {
   return sum;
 }
 
-inline unsigned blocks_for(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+inline unsigned blocks_for(int64_t n, int64_t per_block) {
+  return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
 
 }  // namespace onebit::gpu

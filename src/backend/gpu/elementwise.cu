@@ -157,9 +157,7 @@ struct Conv {
 
 }  // namespace
 
-void add(const float* a, const float* b, float* y, int64_t n, gpuStream_t stream) {
-  run_four(Add{a, b, y}, n, stream);
-}
+void add(const float* a, const float* b, float* y, int64_t n, gpuStream_t stream) { run_four(Add{a, b, y}, n, stream); }
 
 void sigmoid_mul(const float* x, const float* gate, float* y, int64_t n_row, int64_t width, int64_t gate_width,
                  gpuStream_t stream) {

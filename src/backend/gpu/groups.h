@@ -21,9 +21,9 @@ struct Group {
     int step = -1, add = -1;
   };
   Kind kind = Kind::step;
-  int step = -1;                 // kind step; kind acts: the quantisation
-  int before = -1;               // kind acts: the step whose result is quantised, or -1
-  bool keep = false;             // kind acts: other steps read that result too
+  int step = -1;                      // kind step; kind acts: the quantisation
+  int before = -1;                    // kind acts: the step whose result is quantised, or -1
+  bool keep = false;                  // kind acts: other steps read that result too
   std::vector<Member> products = {};  // kind products
 };
 

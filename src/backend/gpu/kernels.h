@@ -16,8 +16,7 @@ void sigmoid_mul(const float* x, const float* gate, float* y, int64_t n_row, int
                  gpuStream_t stream);
 void swiglu(const float* gate, const float* up, float* y, int64_t n, gpuStream_t stream);
 void softcap(const float* x, float* y, int64_t n, const SoftcapParams& params, gpuStream_t stream);
-void slice_heads(const float* x, float* y, int64_t n_row, int64_t width, const SliceParams& params,
-                 gpuStream_t stream);
+void slice_heads(const float* x, float* y, int64_t n_row, int64_t width, const SliceParams& params, gpuStream_t stream);
 void gather_rows(const float* x, const int32_t* rows, float* y, int64_t n_row, int64_t width, gpuStream_t stream);
 void store_rows(const float* x, const int32_t* tap_rows, int64_t n_row, int64_t width, const RowsMemory& memory,
                 int64_t offset, gpuStream_t stream);

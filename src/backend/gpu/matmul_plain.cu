@@ -1,11 +1,12 @@
 #include "backend/gpu/blocks.cuh"
+#include "backend/gpu/device.cuh"
 #include "backend/gpu/matmul_plain.h"
 
 namespace onebit::gpu {
 namespace {
 
-constexpr int kWarps = 8;     // of a block; more than 2^19 weight rows do not fit the grid
-constexpr int kRowTile = 8;   // result rows that share one reading of a weight row
+constexpr int kWarps = 8;    // of a block; more than 2^19 weight rows do not fit the grid
+constexpr int kRowTile = 8;  // result rows that share one reading of a weight row
 constexpr int kMaxThreads = 256;
 
 /// Where the weights and the input of result row r are; ids is null for plain products.
@@ -92,7 +93,8 @@ __global__ void matmul_floats(const uint8_t* weight, Rows rows, int64_t row_byte
 
 dim3 grid_of(const Rows& rows, int64_t n_row) {
   const int64_t step = rows.ids ? 1 : kRowTile;
-  return dim3(static_cast<unsigned>((n_row + step - 1) / step), static_cast<unsigned>((rows.n_out + kWarps - 1) / kWarps));
+  return dim3(static_cast<unsigned>((n_row + step - 1) / step),
+              static_cast<unsigned>((rows.n_out + kWarps - 1) / kWarps));
 }
 
 Rows rows_of(const DeviceWeight& weight) { return {nullptr, 1, weight.n_out, weight.expert_bytes}; }
@@ -110,8 +112,8 @@ void run_codes(const DeviceWeight& weight, const Rows& rows, const DeviceActs& a
   });
 }
 
-void run_floats(const DeviceWeight& weight, const Rows& rows, const float* x, int64_t n_row, float* y,
-                const float* add, gpuStream_t stream) {
+void run_floats(const DeviceWeight& weight, const Rows& rows, const float* x, int64_t n_row, float* y, const float* add,
+                gpuStream_t stream) {
   if (n_row == 0) return;
   with_float_type(weight.type, [&]<BlockType kType>() {
     launch(matmul_floats<kType>, grid_of(rows, n_row), dim3(kWarps * kWarp), 0, stream, weight.data, rows,
@@ -145,13 +147,58 @@ __global__ void gather_floats(const uint8_t* table, int64_t row_bytes, const int
 
 // --- quantisation ----------------------------------------------------------------------------------------------------
 
-__device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+/// The grids of plan/op.h.
+enum class Grid : uint8_t { int8, int4_amax, int4_extreme, int4_search };
+
+__device__ Grid grid_of(Int4Rule rule) {
+  return rule == Int4Rule::amax ? Grid::int4_amax : rule == Int4Rule::extreme ? Grid::int4_extreme : Grid::int4_search;
+}
+
+/// A lane's code and its block's scale.
+struct Coded {
+  int code;
+  float scale;
+};
+
+/// The sum over the warp in the order of lanes.
+__device__ float sum_in_order(float x) {
+  float sum = 0;
+  for (int i = 0; i < kWarp; ++i) sum += shfl(x, i);
+  return sum;
+}
+
+__device__ float signed_code(float u) { return fminf(7.0f, fmaxf(-8.0f, rintf(u))); }
+
+/// x is one of the warp's 32 values.
+__device__ Coded encode(float x, Grid grid) {
+  if (isnan(x)) x = 0;
+  const float amax = warp_max(fabsf(x));
+  if (amax < 0x1p-100f) return {0, 0};
+  if (isinf(amax)) return {0, amax};
+  if (grid == Grid::int8 || grid == Grid::int4_amax) {
+    const float high = grid == Grid::int8 ? 127.0f : 7.0f, low = grid == Grid::int8 ? -127.0f : -8.0f;
+    return {static_cast<int>(fminf(fmaxf(roundf(x * (high / amax)), low), high)), amax / high};
+  }
+  int first = fabsf(x) == amax ? static_cast<int>(threadIdx.x % kWarp) : kWarp;
+  for (int mask = 1; mask < kWarp; mask *= 2) first = min(first, shfl_xor(first, mask));
+  const float extreme = shfl(x, first), u = x * (-1 / extreme);
+  float step = 8, scale = extreme / -8, gain = -1;
+  for (int c = 0; grid == Grid::int4_search && c < 4; ++c) {
+    const float tried = c == 0 ? 7.0f : c == 1 ? 7.5f : c == 2 ? 8.0f : 8.7f, q = signed_code(u * tried);
+    const float uq = sum_in_order(u * q), qq = sum_in_order(q * q), reached = uq * uq / qq;
+    if (!(reached > gain)) continue;
+    gain = reached;
+    step = tried;
+    scale = -(extreme * (uq / qq));
+  }
+  return {static_cast<int>(signed_code(u * step)), scale};
+}
 
 /// One block a row; one warp a block of 32 columns, a lane a column.
 __global__ void quantize_rows(ActsInput input, int64_t n_in, bool rotate, ActsMix mix, const uint8_t* int4_rows,
                               int64_t multiple, int8_t* codes, float* scales, int32_t* sums) {
   wait_for_previous();
-  extern __shared__ float rms[];  // [n_in / group]
+  GPU_DYNAMIC_SHARED(float, rms);  // [n_in / group]
   const int64_t r = blockIdx.x;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warp = blockDim.x / kWarp;
   const auto value_at = [&](int64_t c) {
@@ -172,7 +219,6 @@ __global__ void quantize_rows(ActsInput input, int64_t n_in, bool rotate, ActsMi
     __syncthreads();
   }
   const bool int4 = mix == ActsMix::int4 || (mix == ActsMix::mixed && int4_rows[r / multiple] != 0);
-  const float high = int4 ? 7.0f : 127.0f, low = int4 ? -8.0f : -127.0f;
   for (int64_t b = warp; b < n_in / 32; b += n_warp) {
     const int64_t c = b * 32 + lane, at = r * n_in + c;
     float v = value_at(c);
@@ -188,14 +234,12 @@ __global__ void quantize_rows(ActsInput input, int64_t n_in, bool rotate, ActsMi
       }
       v *= 0.17677669529663687f;  // 1 / sqrt(32)
     }
-    const float amax = warp_max(isnan(v) ? 0.0f : fabsf(v));
-    const bool empty = amax < 0x1p-100f;
-    const float scaled = empty ? 0.0f : roundf(v * (high / amax));
-    const int code = isnan(scaled) ? 0 : static_cast<int>(fminf(fmaxf(scaled, low), high));
+    const Coded coded = encode(v, int4 ? grid_of(input.int4_rule) : Grid::int8);
+    const int code = coded.code;
     codes[at] = static_cast<int8_t>(code);
     const int sum = warp_sum(code);
     if (lane == 0) {
-      scales[r * (n_in / 32) + b] = empty ? 0.0f : amax / high;
+      scales[r * (n_in / 32) + b] = coded.scale;
       sums[r * (n_in / 32) + b] = sum;
     }
   }
@@ -214,16 +258,15 @@ void quantize_plain(const ActsInput& input, bool rotate, const uint8_t* int4_row
 void gather_plain(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float* y, gpuStream_t stream) {
   if (n_row == 0) return;
   const dim3 grid(static_cast<unsigned>(n_row));
-  const bool done =
-      with_quantised_type(weight.type,
-                          [&]<BlockType kType>() {
-                            launch(gather_codes<kType>, grid, dim3(64), 0, stream, weight.data,
-                                   row_bytes(kType, weight.n_in), ids, weight.n_in / 32, y);
-                          }) ||
-      with_float_type(weight.type, [&]<BlockType kType>() {
-        launch(gather_floats<kType>, grid, dim3(kMaxThreads), 0, stream, weight.data, row_bytes(kType, weight.n_in),
-               ids, weight.n_in, y);
-      });
+  const bool done = with_quantised_type(weight.type,
+                                        [&]<BlockType kType>() {
+                                          launch(gather_codes<kType>, grid, dim3(64), 0, stream, weight.data,
+                                                 row_bytes(kType, weight.n_in), ids, weight.n_in / 32, y);
+                                        }) ||
+                    with_float_type(weight.type, [&]<BlockType kType>() {
+                      launch(gather_floats<kType>, grid, dim3(kMaxThreads), 0, stream, weight.data,
+                             row_bytes(kType, weight.n_in), ids, weight.n_in, y);
+                    });
   (void)done;
 }
 

@@ -33,8 +33,7 @@ void run(const float* x, const float* w, const float* z, float* y, int64_t n_gro
 
 }  // namespace
 
-void rms_norm(const float* x, const float* w, float* y, int64_t n_group, int64_t group, float eps,
-              gpuStream_t stream) {
+void rms_norm(const float* x, const float* w, float* y, int64_t n_group, int64_t group, float eps, gpuStream_t stream) {
   run<false>(x, w, nullptr, y, n_group, group, eps, stream);
 }
 

@@ -9,11 +9,11 @@
 namespace onebit::gpu {
 namespace {
 
-constexpr int32_t kGraphRows = 64;      // runs of more rows are enqueued kernel by kernel
-constexpr size_t kMostGraphs = 64;      // the least recently used goes
-constexpr int64_t kSmallWidth = 64;     // results of at most this many columns come to the host with every run
-constexpr int64_t kFirstPages = 4096;   // room for pages to begin with
-constexpr int64_t kAlign = 16;          // of the parts of a batch
+constexpr int32_t kGraphRows = 64;     // runs of more rows are enqueued kernel by kernel
+constexpr size_t kMostGraphs = 64;     // the least recently used goes
+constexpr int64_t kSmallWidth = 64;    // results of at most this many columns come to the host with every run
+constexpr int64_t kFirstPages = 4096;  // room for pages to begin with
+constexpr int64_t kAlign = 16;         // of the parts of a batch
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -164,8 +164,8 @@ BatchRows GpuProgram::bring(const Batch& batch) {
     }
     const auto count = static_cast<int32_t>(s.pages.size());
     reinterpret_cast<DeviceSequence*>(host + at.sequences)[index] = {
-        s.row, s.n_tok, s.pos, s.phase == Phase::verify, s.slot, s.n_commit, n_page, count,
-        s.temperature, s.seed, s.draw};
+        s.row,         s.n_tok, s.pos, s.phase == Phase::verify, s.slot, s.n_commit, n_page, count,
+        s.temperature, s.seed,  s.draw};
     std::ranges::copy(s.pages, pages + n_page);
     n_page += count;
     ++index;
@@ -218,9 +218,9 @@ void GpuProgram::enqueue(const Run& run) {
     const ValueInfo& info = plan_.info(small.value);
     const auto bytes = static_cast<size_t>(rows_now(info) * info.width * 4);
     if (bytes == 0) continue;
-    check(gpuMemcpyAsync(results_.data() + small.at, binder_.data(small.value), bytes, gpuMemcpyDeviceToHost,
-                         run.stream),
-          "reading results");
+    check(
+        gpuMemcpyAsync(results_.data() + small.at, binder_.data(small.value), bytes, gpuMemcpyDeviceToHost, run.stream),
+        "reading results");
   }
 }
 

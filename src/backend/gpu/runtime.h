@@ -82,6 +82,14 @@ void check_launch(const char* what);
 #define gpuFuncAttributeMaxDynamicSharedMemorySize ONEBIT_GPU(FuncAttributeMaxDynamicSharedMemorySize)
 
 #if defined(__CUDACC__) || defined(__HIP__)
+
+/// Declares `name` as the block's shared memory whose size is given at the launch.
+#if defined(__HIP__)
+#define GPU_DYNAMIC_SHARED(type, name) HIP_DYNAMIC_SHARED(type, name)
+#else
+#define GPU_DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
+#endif
+
 namespace onebit::gpu {
 
 /// Every kernel starts with this, before it reads or writes memory that other kernels write (weights it may read
@@ -104,7 +112,8 @@ template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, gpuStream_t stream,
             Arguments&&... arguments) {
 #if defined(__HIP__)
-  kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
+  hipLaunchKernelGGL(kernel, grid, block, static_cast<uint32_t>(shared_bytes), stream,
+                     static_cast<Parameters>(arguments)...);
 #else
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

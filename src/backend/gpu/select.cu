@@ -7,8 +7,8 @@ namespace {
 
 using Key = unsigned long long;
 
-/// Orders columns as backend/ref/select.cpp does: larger value first, lower column first among equals, NaN as -infinity,
-/// both zeros equal. A larger key comes first; 0 is below every key.
+/// Orders columns as backend/ref/select.cpp does: larger value first, lower column first among equals, NaN as
+/// -infinity, both zeros equal. A larger key comes first; 0 is below every key.
 __device__ inline Key key_of(float x, uint32_t column) {
   if (isnan(x)) x = -INFINITY;
   const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
@@ -265,8 +265,8 @@ void walk_ids(const BatchRows& rows, const int32_t* candidates, int64_t n, int32
          n, ids);
 }
 
-void select_walk(const WalkCall& call, int64_t n_row, int64_t k, int64_t rank, const BatchRows& rows,
-                 const RowMap& map, gpuStream_t stream) {
+void select_walk(const WalkCall& call, int64_t n_row, int64_t k, int64_t rank, const BatchRows& rows, const RowMap& map,
+                 gpuStream_t stream) {
   if (n_row == 0) return;
   launch(walk, dim3(static_cast<unsigned>(rows.n_sequence)), dim3(512), 0, stream, call, n_row, static_cast<int>(k),
          static_cast<int>(rank), rows, map);

@@ -44,7 +44,7 @@ class States : public StatePool {
   void write(const std::vector<Piece>& pieces, std::span<const uint8_t> from);
 
   StateSizes sizes_;
-  std::shared_ptr<Stream> stream_;  // shared with the backend: pools may outlive it
+  std::shared_ptr<Stream> stream_;   // shared with the backend: pools may outlive it
   std::vector<const State*> order_;  // as make_states() was given them
   std::map<const State*, Memory> memory_;
   std::vector<DeviceMemory> owned_;
