@@ -257,12 +257,13 @@ TEST(Metrics, Text) {
   s.predicted_ms = 100;
   metrics.count(FinishReason::stop, s, 300);
   metrics.count_error(404);
-  const std::string text = metrics.text({{.slot = 0, .request = 5}, {.slot = 1}}, 2);
+  const std::string text = metrics.text({{.slot = 0, .request = 5}, {.slot = 1}}, 2, {.n_entries = 7, .n_evicted = 3});
   for (const char* line :
        {"llamacpp:prompt_tokens_total 10\n", "llamacpp:prompt_tokens_seconds 20\n",
         "llamacpp:tokens_predicted_total 4\n", "llamacpp:requests_processing 1\n", "llamacpp:requests_deferred 2\n",
-        "onebit:http_refused_total 1\n", "onebit:requests_total{finish_reason=\"stop\"} 1\n",
-        "_bucket{le=\"0.25\"} 0\n", "_bucket{le=\"0.5\"} 1\n", "_bucket{le=\"+Inf\"} 1\n", "_count 1\n"}) {
+        "onebit:http_refused_total 1\n", "onebit:prefix_cache_entries 7\n", "onebit:prefix_cache_evicted_total 3\n",
+        "onebit:requests_total{finish_reason=\"stop\"} 1\n", "_bucket{le=\"0.25\"} 0\n", "_bucket{le=\"0.5\"} 1\n",
+        "_bucket{le=\"+Inf\"} 1\n", "_count 1\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
   }
 }

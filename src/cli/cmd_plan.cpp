@@ -39,6 +39,8 @@ Json drafter_json(const EnginePlan& plan) {
               {"type", main_type(plan.drafter->file())},
               {"block_size", config.block_size},
               {"n_max", plan.options.draft_max},
+              {"adaptive", plan.options.draft_adaptive},
+              {"lookup", plan.options.lookup},
               {"p_min", Json::parse(fmt::format("{}", plan.options.draft_p_min))}};  // 0.4, not its nearest float
 }
 
@@ -57,6 +59,18 @@ Json w4a4_json(const EnginePlan& plan) {
   return Json{{"prompt", n > 0 ? "int4" : "int8"}, {"tensors", n}, {"why", w4a4_reason(plan, n)}};
 }
 
+/// What prompts may start from, beside what slots hold.
+Json prefix_cache_json(const EnginePlan& plan) {
+  const PrefixCacheSizes& cache = plan.cache_sizes;
+  return Json{{"bytes", cache.bytes()},
+              {"entries", cache.n_entries},
+              {"state_bytes", cache.slot_bytes},
+              {"pages", cache.n_pages},
+              {"page_bytes", cache.page_bytes},
+              {"draft_pages", cache.n_draft_pages},
+              {"every", cache.n_entries > 0 ? cache.every : 0}};
+}
+
 Json document(const EnginePlan& plan, const EngineSetup& setup) {
   Json recipes = Json::array(), memory = Json::array(), warnings = Json::array();
   for (const AppliedRecipe& recipe : setup.recipes) recipes.push_back({{"id", recipe.id}, {"added", recipe.added}});
@@ -71,6 +85,7 @@ Json document(const EnginePlan& plan, const EngineSetup& setup) {
               {"context", plan.options.n_ctx},
               {"slots", plan.options.n_slots},
               {"batch", plan.options.n_batch},
+              {"prefix_cache", prefix_cache_json(plan)},
               {"w4a4", w4a4_json(plan)},
               {"recipes", recipes},
               {"memory", memory},
@@ -99,10 +114,11 @@ void print_text(const EnginePlan& plan, const Json& json) {
   if (drafter.is_null()) {
     print("drafter  none\n");
   } else {
-    print(fmt::format("drafter  {}: {} {}, drafts {} tokens a step (block of {}), p-min {}\n",
+    print(fmt::format("drafter  {}: {} {}, drafts {}{} tokens a step (block of {}), p-min {}{}\n",
                       plan.drafter->file().path(), drafter["kind"].get<std::string>(),
-                      drafter["type"].get<std::string>(), plan.options.draft_max, plan.drafter->config().block_size,
-                      plan.options.draft_p_min));
+                      drafter["type"].get<std::string>(), plan.options.draft_adaptive ? "0 to " : "",
+                      plan.options.draft_max, plan.drafter->config().block_size, plan.options.draft_p_min,
+                      plan.options.lookup ? ", or what followed the same words before" : ""));
   }
   print(fmt::format("prompts  {} activations on {} matrices: {}\n", w4a4["prompt"].get<std::string>(),
                     w4a4["tensors"].get<int64_t>(), w4a4["why"].get<std::string>()));
@@ -112,6 +128,12 @@ void print_text(const EnginePlan& plan, const Json& json) {
       for (const Json& flag : recipe["added"]) flags += " " + flag.get<std::string>();
       return flags;
     }()));
+  }
+  const PrefixCacheSizes& cache = plan.cache_sizes;
+  if (cache.n_entries > 0) {
+    print(fmt::format(
+        "cache    up to {} states that prompts may start from ({} each), {} pages of {} tokens ({} each)\n",
+        cache.n_entries, bytes_text(cache.entry_bytes), cache.n_pages, kPageTokens, bytes_text(cache.page_bytes)));
   }
   for (const MemoryPool& pool : plan.memory) {
     print(fmt::format("memory   {:<28} {:>12}\n", pool.name, bytes_text(pool.bytes)));

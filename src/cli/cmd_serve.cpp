@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <fmt/ranges.h>
+
+#include <filesystem>
 #include <thread>
 
 #include "base/error.h"
@@ -36,6 +38,12 @@ std::vector<std::string> read_keys(const Options& options) {
   return keys;
 }
 
+/// Refused unless it is a folder.
+std::string slot_folder(const std::string& path) {
+  if (path.empty() || std::filesystem::is_directory(path)) return path;
+  fail(ErrorKind::usage, "--slot-save-path: expected a folder, found {}", path);
+}
+
 ServerOptions server_options(const Options& options, const EngineSetup& setup) {
   ServerOptions server;
   server.engine = setup.engine;
@@ -53,6 +61,7 @@ ServerOptions server_options(const Options& options, const EngineSetup& setup) {
   if (options.seed >= 0) server.seed = static_cast<uint64_t>(options.seed);
   server.max_tokens = options.n_predict.value_or(-1);
   server.max_queue = options.max_queue;
+  server.slot_save_path = slot_folder(options.slot_save_path);
   server.on_overdue = [] { ::_exit(0); };
   return server;
 }

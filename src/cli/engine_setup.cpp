@@ -55,6 +55,11 @@ EngineOptions engine_options(const Options& options) {
   engine.cache = options.cache_type == "f32" ? CacheType::f32 : CacheType::f16;
   engine.draft_max = static_cast<int32_t>(options.draft_max);
   engine.draft_p_min = static_cast<float>(options.draft_p_min);
+  const bool fixed = options.given.count("--mtp-max") != 0 && options.draft_max > 0;
+  engine.draft_adaptive = options.draft_adaptive == "on" || (options.draft_adaptive == "auto" && !fixed);
+  engine.lookup = options.lookup == "on" || (options.lookup == "auto" && !options.drafter.empty());
+  const bool converses = serves || options.command == kChat;
+  if (converses) engine.cache_bytes = options.cache_ram_mib < 0 ? -1 : options.cache_ram_mib << 20;
   engine.memory_limit = options.memory_limit_mib << 20;
   return engine;
 }

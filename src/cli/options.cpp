@@ -98,6 +98,10 @@ const std::vector<FlagRow>& flag_rows() {
        "how activations are rounded to 4 bits: amax is the plainest, search the most accurate"},
       {"--memory-limit", &O::memory_limit_mib, "MIB", "what the device has free", kEngineCommands | kMeasureCommands,
        "refuse to load (exit 4) when the pools together need more", 0, kMany},
+      {"--cache-ram/-cram", &O::cache_ram_mib, "MIB", "half of what is left, at most 1024", kServe | kChat,
+       "memory for states that prompts may start from: system prompts, earlier turns; taken at load. 0: only the slot "
+       "that read a prompt can go on from it; -1: the default",
+       -1, kMany},
       {"--mtp-max/--draft-max,--spec-draft-n-max", &O::draft_max, "N", "the drafter's block size less one",
        kEngineCommands, "tokens drafted a step; 0 turns drafting off", -1, 1024},
       {"--mtp-p-min/--draft-p-min,--spec-draft-p-min", &O::draft_p_min, "P", "0", kEngineCommands,
@@ -151,6 +155,8 @@ const std::vector<FlagRow>& flag_rows() {
        "a site whose pages may use the server; several may be given"},
       {"--reasoning-format", &O::reasoning_format, "auto|deepseek|none", "auto", kServe,
        "whether a <think> block goes to reasoning_content (auto, deepseek) or stays in the content (none)"},
+      {"--slot-save-path", &O::slot_save_path, "DIR", "none", kServe,
+       "a folder for POST /slots/N?action=save and restore; without it slots can't be saved"},
       {"--max-queue", &O::max_queue, "N", "64", kServe, "requests that may wait for a slot; more are refused", 0, 1e6},
       // --- bench
       {"--prompt/-p,--n-prompt", &O::bench_prompt, "N", "512", kBench, "tokens of the prompt test; 0: leave it out", 0,
@@ -187,7 +193,7 @@ const std::vector<FlagRow>& flag_rows() {
       {"--ubatch-size/-ub", {}, "N", "", kServe, "--batch-size counts"},
       {"--threads-batch/-tb,--threads-http", {}, "N", "", kServe, "--threads counts"},
       {"--split-mode/-sm,--main-gpu,-mg,--tensor-split,-ts", {}, "X", "", kServe, ""},
-      {"--cache-reuse/--keep,--cache-ram,-cram", {}, "N", "", kServe, "prefixes are always reused"},
+      {"--cache-reuse/--keep", {}, "N", "", kServe, "prefixes are always reused"},
       {"--reasoning-budget", {}, "N", "", kServe, "requests decide"},
       {"--mmap/--no-mmap,--mlock,--no-warmup,--warmup", {}, "", "", kServe, ""},
       {"--cont-batching/-cb,--no-cont-batching,-nocb,--kv-unified,-kvu", {}, "", "", kServe, ""},

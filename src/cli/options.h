@@ -44,6 +44,7 @@ struct Options {
   std::string model, drafter, device = "auto", isa, w4a4 = "auto", int4_rule = "search", cache_type = "f16";
   int64_t n_threads = 0, n_ctx = 0, n_batch = 512, memory_limit_mib = 0;
   std::optional<int64_t> n_parallel;
+  int64_t cache_ram_mib = -1;
   int64_t draft_max = -1;
   double draft_p_min = 0;
   std::string recipes;
@@ -63,6 +64,7 @@ struct Options {
   // server
   std::string host = "127.0.0.1", alias, api_key_file, reasoning_format = "auto", spec_type, mmproj;
   std::vector<std::string> api_keys, cors_origins;
+  std::string slot_save_path;
   bool allow_open = false;
   int64_t port = 8000, max_queue = 64;
 

@@ -92,7 +92,8 @@ PrefixCache::Entry* PrefixCache::add(const Timeline& timeline) {
   }
   while (static_cast<int64_t>(entries_.size()) >= engine_.cache_sizes().n_entries) evict();
   int64_t before = 0;
-  for (const Entry& other : entries_) before = std::max(before, reusable(other.tokens, entry.tokens, engine_.recurrent()));
+  for (const Entry& other : entries_)
+    before = std::max(before, reusable(other.tokens, entry.tokens, engine_.recurrent()));
   entry.n_gained = static_cast<int64_t>(entry.tokens.size()) - before;
   entry.worth = level_ + entry.n_gained;
   if (engine_.recurrent()) {
@@ -159,6 +160,7 @@ PrefixCacheStatus PrefixCache::status() const {
     status.n_states = sizes.n_entries - static_cast<int64_t>(free_slots_.size());
   }
   status.n_pages = pages_.n;
+  status.reserved_bytes = sizes.bytes();
   status.bytes =
       status.n_states * sizes.slot_bytes + pages_.n * sizes.page_bytes + draft_pages_.n * sizes.draft_page_bytes;
   return status;

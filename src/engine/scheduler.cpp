@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -19,6 +19,14 @@ struct Queued {
   RequestId id = 0;
   Request request;
   std::shared_ptr<Listener> listener;
+};
+
+/// Something to do with an idle slot.
+struct SlotTask {
+  int32_t slot = 0;
+  SlotAction action = SlotAction::erase;
+  std::string path;
+  std::promise<SlotFileReport> promise;
 };
 
 struct Slot {
@@ -40,6 +48,8 @@ struct Scheduler::Impl {
   explicit Impl(Engine& e);
 
   bool step();
+  void run_slot_tasks();
+  SlotFileReport run(const SlotTask& task);
   void admit();
   Start pick_start(const Request& request);
   void start(const Start& from, Queued queued);
@@ -49,7 +59,9 @@ struct Scheduler::Impl {
   void compose();
   void add_answer(Generation& generation);
   void add_prompt(Generation& generation);
-  std::span<const int32_t> tap_rows();
+  void run_target();
+  void settle(Session& session);
+  void forget(Session& session);
   void conclude();
   void conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row);
   void keep_states();
@@ -81,6 +93,7 @@ struct Scheduler::Impl {
   std::condition_variable changed;
   std::deque<Queued> queue;
   std::vector<RequestId> cancels;
+  std::deque<SlotTask> tasks;
   std::vector<SlotStatus> status;
   PrefixCacheStatus cache_status;
   RequestId next_id = 1;
@@ -108,17 +121,19 @@ Scheduler::Impl::Impl(Engine& e)
   for (auto* list : {&members, &drafting}) list->reserve(slots.size());
   sequences.reserve(slots.size());
   out_rows.reserve(slots.size());
+  if (o.draft_adaptive) speculator.measure(*slots[0].session);
   publish();
 }
 
 bool Scheduler::Impl::step() {
   apply_cancels();
+  run_slot_tasks();
   admit();
   try {
     draft();
     compose();
     if (!sequences.empty()) {
-      engine.run_target({.tokens = tokens, .sequences = sequences, .outputs = outputs, .tap_rows = tap_rows()});
+      run_target();
       conclude();
     }
   } catch (const std::exception& error) {
@@ -150,6 +165,43 @@ void Scheduler::Impl::apply_cancels() {
     if (std::find(ids.begin(), ids.end(), generation.id()) != ids.end()) generation.finish(FinishReason::cancelled);
   });
   retire();
+}
+
+void Scheduler::Impl::run_slot_tasks() {
+  std::vector<SlotTask> ready;
+  {
+    const std::lock_guard lock(mutex);
+    for (auto it = tasks.begin(); it != tasks.end();) {
+      if (slots[static_cast<size_t>(it->slot)].generation) {
+        ++it;
+      } else {
+        ready.push_back(std::move(*it));
+        it = tasks.erase(it);
+      }
+    }
+  }
+  for (SlotTask& task : ready) {
+    try {
+      task.promise.set_value(run(task));
+    } catch (...) {
+      task.promise.set_exception(std::current_exception());
+    }
+  }
+}
+
+SlotFileReport Scheduler::Impl::run(const SlotTask& task) {
+  Session& session = *slots[static_cast<size_t>(task.slot)].session;
+  if (task.action == SlotAction::save) return write_slot_file(task.path, engine, session, cache);
+  if (task.action == SlotAction::restore) {
+    const SlotFileReport report = read_slot_file(task.path, engine, session, cache);
+    slots[static_cast<size_t>(task.slot)].last_used = ++clock;
+    return report;
+  }
+  const SlotFileReport report{.n_tokens = session.n_past()};
+  cache.forget(session.tokens());
+  session.truncate(0);
+  engine.clear_slot(session.slot());
+  return report;
 }
 
 void Scheduler::Impl::admit() {
@@ -199,9 +251,10 @@ void Scheduler::Impl::start(const Start& from, Queued queued) {
   cache.count_request(from.n_reused);
   slot.last_used = ++clock;
   slot.n_kept = from.n_reused;
-  slot.generation =
-      std::make_unique<Generation>(queued.id, std::move(queued.request), std::move(queued.listener), session,
-                                   engine.config().n_vocab, engine.options().n_ctx, from.n_reused);
+  slot.generation = std::make_unique<Generation>(queued.id, std::move(queued.request), std::move(queued.listener),
+                                                 session, engine.config().n_vocab, engine.options().n_ctx,
+                                                 from.n_reused, speculator.new_drafting());
+  speculator.restart(session);
   plan_reading(slot);
 }
 
@@ -221,11 +274,13 @@ void Scheduler::Impl::plan_reading(Slot& slot) {
 
 void Scheduler::Impl::draft() {
   drafting.clear();
+  int64_t n_prompt = 0;
   for_active([&](Generation& generation) {
-    generation.drafted().clear();
-    if (!generation.reading_prompt() && speculator.draft_limit(generation) > 0) drafting.push_back(&generation);
+    n_prompt += static_cast<int64_t>(generation.prompt_left().size());
+    if (!generation.reading_prompt()) drafting.push_back(&generation);
   });
-  if (!drafting.empty()) speculator.draft(drafting);
+  const int64_t room = engine.options().n_batch - static_cast<int64_t>(drafting.size());
+  if (!drafting.empty()) speculator.draft(drafting, std::min(n_prompt, room));
 }
 
 /// Answers first, then prompts in chunks as far as the batch's rows reach.
@@ -241,12 +296,13 @@ void Scheduler::Impl::compose() {
 
 void Scheduler::Impl::add_answer(Generation& generation) {
   const auto row = static_cast<int32_t>(tokens.size());
-  const auto n_tok = static_cast<int32_t>(1 + generation.drafted().size());
+  const std::vector<int32_t>& drafted = generation.drafting().tokens;
+  const auto n_tok = static_cast<int32_t>(1 + drafted.size());
   sequences.push_back(generation.session().rows(row, n_tok, n_tok > 1 ? Phase::verify : Phase::decode));
   members.push_back(&generation);
   out_rows.push_back(static_cast<int64_t>(outputs.size()));
   tokens.push_back(generation.anchor());
-  tokens.insert(tokens.end(), generation.drafted().begin(), generation.drafted().end());
+  tokens.insert(tokens.end(), drafted.begin(), drafted.end());
   for (int32_t i = 0; i < n_tok; ++i) outputs.push_back(row + i);
 }
 
@@ -268,16 +324,20 @@ void Scheduler::Impl::add_prompt(Generation& generation) {
   if (n_tok == static_cast<int32_t>(left.size())) outputs.push_back(row + n_tok - 1);
 }
 
-/// Where the rows' taps go: nowhere unless one of them is a row that the drafter will still see.
-std::span<const int32_t> Scheduler::Impl::tap_rows() {
-  if (!engine.drafter()) return {};
+/// Taps are stored unless no row of the batch is one that the drafter will still see.
+void Scheduler::Impl::run_target() {
+  taps.clear();
+  bool seen = false, prompts = false;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (sequences[i].pos + sequences[i].n_tok <= members[i]->session().draft_begin()) continue;
-    taps.resize(tokens.size());
-    std::iota(taps.begin(), taps.end(), 0);
-    return taps;
+    if (engine.drafter()) speculator.place_taps(members[i]->session(), sequences[i], taps);
+    seen = seen || sequences[i].pos + sequences[i].n_tok > members[i]->session().draft_begin();
+    prompts = prompts || sequences[i].phase == Phase::prompt;
   }
-  return {};
+  if (!seen) taps.clear();
+  const auto start = std::chrono::steady_clock::now();
+  engine.run_target({.tokens = tokens, .sequences = sequences, .outputs = outputs, .tap_rows = taps});
+  const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
+  if (!prompts) speculator.observe_target(static_cast<int64_t>(tokens.size()), ms.count());
 }
 
 void Scheduler::Impl::conclude() {
@@ -288,8 +348,8 @@ void Scheduler::Impl::conclude() {
       conclude_prompt(generation, rows, out_rows[i]);
       continue;
     }
-    const int64_t n_kept = speculator.accept(generation, out_rows[i]);
-    if (engine.drafter()) speculator.tap(generation.session(), rows.row, n_kept, rows.pos);
+    speculator.accept(generation, out_rows[i]);
+    if (engine.drafter()) speculator.tap_answer(generation.session());
   }
   speculator.encode();
   keep_states();
@@ -307,6 +367,7 @@ void Scheduler::Impl::keep_states() {
       slot.cuts.pop_front();
     }
     if (keep) {
+      settle(session);
       cache.save(session);
       slot.n_kept = session.n_past();
     }
@@ -316,7 +377,7 @@ void Scheduler::Impl::keep_states() {
 
 void Scheduler::Impl::conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row) {
   generation.session().keep(generation.prompt_left().first(static_cast<size_t>(rows.n_tok)));
-  if (engine.drafter()) speculator.tap(generation.session(), rows.row, rows.n_tok, rows.pos);
+  if (engine.drafter()) speculator.tap_prompt(generation.session(), rows);
   generation.prompt_advanced(rows.n_tok);
   if (!generation.reading_prompt()) generation.take(speculator.sample(generation, out_row));
 }
@@ -325,7 +386,11 @@ void Scheduler::Impl::retire() {
   for (Slot& slot : slots) {
     if (!slot.generation || !slot.generation->finished()) continue;
     slot.generation->report_finish();
-    if (slot.generation->finished() != FinishReason::error) cache.save(*slot.session);
+    speculator.finish(*slot.generation);
+    if (slot.generation->finished() != FinishReason::error) {
+      settle(*slot.session);
+      cache.save(*slot.session);
+    }
     slot.generation.reset();
   }
 }
@@ -333,8 +398,23 @@ void Scheduler::Impl::retire() {
 void Scheduler::Impl::fail_all(const std::string& message) {
   for (Slot& slot : slots) {
     if (slot.generation) slot.generation->finish(FinishReason::error, message);
-    slot.session->truncate(0);
-    engine.clear_slot(slot.session->slot());
+    forget(*slot.session);
+  }
+}
+
+void Scheduler::Impl::forget(Session& session) {
+  session.truncate(0);
+  engine.clear_slot(session.slot());
+  speculator.restart(session);
+}
+
+/// The drafter's caches get what waits to be fed to them.
+void Scheduler::Impl::settle(Session& session) {
+  try {
+    speculator.settle(session);
+    speculator.encode();
+  } catch (const std::exception&) {
+    forget(session);  // the device's failure shows at the next step; this state must not be gone on from
   }
 }
 
@@ -389,6 +469,16 @@ void Scheduler::cancel(RequestId id) {
   impl_->changed.notify_all();
 }
 
+std::future<SlotFileReport> Scheduler::act_on_slot(int32_t slot, SlotAction action, std::string path) {
+  if (slot < 0 || slot >= impl_->engine.options().n_slots)
+    fail(ErrorKind::usage, "slot {}: expected 0 to {}", slot, impl_->engine.options().n_slots - 1);
+  const std::lock_guard lock(impl_->mutex);
+  SlotTask& task = impl_->tasks.emplace_back(SlotTask{slot, action, std::move(path), {}});
+  impl_->woken = true;
+  impl_->changed.notify_all();
+  return task.promise.get_future();
+}
+
 bool Scheduler::step() { return impl_->step(); }
 
 void Scheduler::wait_for_work(int milliseconds) {
@@ -413,6 +503,11 @@ void Scheduler::cancel_all() {
   }
   impl_->apply_cancels();
   impl_->publish();
+  const std::lock_guard lock(impl_->mutex);
+  for (SlotTask& task : impl_->tasks) {
+    task.promise.set_exception(std::make_exception_ptr(Error(ErrorKind::runtime, "the scheduler has ended")));
+  }
+  impl_->tasks.clear();
 }
 
 int64_t Scheduler::n_queued() const {

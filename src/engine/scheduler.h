@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/prefix_cache.h"
 #include "engine/request.h"
+#include "engine/slot_file.h"
 
 namespace onebit {
 
@@ -22,6 +24,8 @@ struct SlotStatus {
   int64_t n_past = 0;     // positions evaluated
   int64_t n_prompt = 0, n_generated = 0;
 };
+
+enum class SlotAction : uint8_t { save, restore, erase };
 
 class Generation;  // one request in a slot (generation.h)
 
@@ -38,6 +42,11 @@ class Scheduler {
 
   /// One round for everybody. Returns false when there was nothing to do.
   bool step();
+  /// Saves a slot's state to a file, restores it from one, or empties the slot and what is kept of it: by the thread
+  /// that steps, as soon as the slot is idle. Throws Error(usage) for a slot that isn't there; the future throws what
+  /// write_slot_file() and read_slot_file() throw, or Error(runtime) when the scheduler ends first.
+  std::future<SlotFileReport> act_on_slot(int32_t slot, SlotAction action, std::string path);
+
   /// Blocks until there is work, `wake()` is called, or `milliseconds` have passed.
   void wait_for_work(int milliseconds);
   void wake();

@@ -73,6 +73,19 @@ void Session::go_on_from(const Timeline& from, int64_t n) {
   cut_draft(n);
 }
 
+Timeline Session::make(std::span<const int32_t> tokens, int64_t draft_begin, int32_t n_commit) {
+  truncate(0);
+  tokens_.assign(tokens.begin(), tokens.end());
+  pages_.reserve(0, n_past());
+  n_commit_ = n_commit;
+  if (draft_pages_) {
+    draft_begin_ = draft_begin;
+    draft_pages_->drop_below(draft_begin);
+    draft_pages_->reserve(draft_begin, n_past());
+  }
+  return timeline();
+}
+
 /// Forgets the drafter's rows from position n on. Where none are left before, it starts anew with the next page.
 void Session::cut_draft(int64_t n) {
   if (!draft_pages_) return;

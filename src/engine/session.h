@@ -55,6 +55,8 @@ class Session {
   void truncate(int64_t n);
   /// Becomes the first `n` tokens of another timeline (all of them when recurrent), whose slot was copied to this one.
   void go_on_from(const Timeline& from, int64_t n);
+  /// Becomes these tokens, on pages (and a slot) whose content the caller writes; the drafter's from `draft_begin` on.
+  Timeline make(std::span<const int32_t> tokens, int64_t draft_begin, int32_t n_commit);
 
   // --- the drafter's side ---
   /// Rows up to position `end` are about to be read, before which no block is drafted: positions out of a block's

@@ -45,7 +45,7 @@ const Application::Route Application::kRoutes[] = {
     {"POST", "/rerank", nullptr},
     {"POST", "/infill", nullptr},
     {"POST", "/props", nullptr},
-    {"POST", "/slots/", nullptr},  // and all below
+    {"POST", "/slots/", &Application::slot_action},  // and all below
     {"GET", "/lora-adapters", nullptr},
     {"POST", "/lora-adapters", nullptr},
 };

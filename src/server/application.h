@@ -50,6 +50,7 @@ class Application : public HttpApplication {
   HttpReply models(Serving& serving, HttpRequest& request);
   HttpReply props(Serving& serving, HttpRequest& request);
   HttpReply slots(Serving& serving, HttpRequest& request);
+  HttpReply slot_action(Serving& serving, HttpRequest& request);
   HttpReply metrics(Serving& serving, HttpRequest& request);
   HttpReply tokenize(Serving& serving, HttpRequest& request);
   HttpReply detokenize(Serving& serving, HttpRequest& request);

@@ -105,7 +105,8 @@ HttpReply Application::slots(Serving& serving, HttpRequest& request) {
 HttpReply Application::metrics(Serving& serving, HttpRequest&) {
   HttpReply reply;
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  reply.body = serving.metrics().text(serving.scheduler().slots(), serving.scheduler().n_queued());
+  reply.body = serving.metrics().text(serving.scheduler().slots(), serving.scheduler().n_queued(),
+                                      serving.scheduler().prefix_cache());
   return reply;
 }
 

@@ -43,7 +43,8 @@ void Metrics::count_error(int status) {
   ++(status < 500 ? n_refused_ : n_failed_);
 }
 
-std::string Metrics::text(const std::vector<SlotStatus>& slots, int64_t n_queued) const {
+std::string Metrics::text(const std::vector<SlotStatus>& slots, int64_t n_queued,
+                          const PrefixCacheStatus& cache) const {
   const auto busy = std::count_if(slots.begin(), slots.end(), [](const SlotStatus& s) { return s.request != 0; });
   const std::lock_guard lock(mutex_);
   std::string t;
@@ -64,6 +65,16 @@ std::string Metrics::text(const std::vector<SlotStatus>& slots, int64_t n_queued
   counter("onebit:draft_rounds_total", "Verify steps with drafted tokens.", static_cast<double>(n_rounds_));
   counter("onebit:http_refused_total", "Replies with a 4xx status.", static_cast<double>(n_refused_));
   counter("onebit:http_failed_total", "Replies with a 5xx status.", static_cast<double>(n_failed_));
+  gauge("onebit:prefix_cache_entries", "States that prompts may start from.", static_cast<double>(cache.n_entries));
+  gauge("onebit:prefix_cache_bytes", "Memory that they hold, of what was reserved at load.",
+        static_cast<double>(cache.bytes));
+  gauge("onebit:prefix_cache_reserved_bytes", "Memory reserved for them at load, beside the slots' own.",
+        static_cast<double>(cache.reserved_bytes));
+  counter("onebit:prefix_cache_saved_total", "States kept.", static_cast<double>(cache.n_saved));
+  counter("onebit:prefix_cache_evicted_total", "States dropped to make room.", static_cast<double>(cache.n_evicted));
+  counter("onebit:prefix_cache_hits_total", "Requests that began with tokens evaluated before.",
+          static_cast<double>(cache.n_hits));
+  counter("onebit:prefix_cache_misses_total", "Requests that began from nothing.", static_cast<double>(cache.n_misses));
   auto to = std::back_inserter(t);
   fmt::format_to(to,
                  "# HELP onebit:requests_total Requests by how they ended.\n# TYPE onebit:requests_total counter\n");

@@ -21,7 +21,7 @@ class Metrics {
   void count_error(int status);
 
   /// The counters with llama-server's names under "llamacpp:", what it doesn't have under "onebit:".
-  std::string text(const std::vector<SlotStatus>& slots, int64_t n_queued) const;
+  std::string text(const std::vector<SlotStatus>& slots, int64_t n_queued, const PrefixCacheStatus& cache) const;
 
  private:
   static constexpr std::array<double, 10> kSeconds{0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120};

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "server/api_error.h"
+#include "server/billing_line.h"
 #include "server/generation_request.h"
 
 namespace onebit {
@@ -56,6 +57,8 @@ Json read_message(const Json& from, size_t index) {
     refuse_message(index,
                    fmt::format(".content: expected a string or an array of text parts, found {}", kind_of(*content)));
   }
+  if ((*role == "system" || *role == "developer") && message["content"].is_string())
+    drop_billing_lines(message["content"].get_ref<std::string&>());
   return message;
 }
 

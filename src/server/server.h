@@ -34,6 +34,8 @@ struct ServerOptions {
   std::optional<uint64_t> seed;                              // of requests without one; absent: a new one each time
   int64_t max_tokens = -1;                                   // of requests without one
 
+  std::string slot_save_path;  // folder of saved slots; empty: they can't be saved
+
   int64_t max_queue = 64;         // requests that wait for a slot; more are refused with 503
   int64_t max_messages = 10'000;  // of a conversation
   int keep_alive_s = 10;          // a comment is sent when a stream has been silent for this long

@@ -55,6 +55,12 @@ RequestId Serving::submit(Request request, std::shared_ptr<Listener> listener) {
   return scheduler_->submit(std::move(request), std::move(listener));
 }
 
+std::future<SlotFileReport> Serving::act_on_slot(int32_t slot, SlotAction action, std::string path) {
+  const std::lock_guard lock(closing_);
+  if (closed_) throw unavailable("the server is stopping");
+  return scheduler_->act_on_slot(slot, action, std::move(path));
+}
+
 void Serving::run() {
   try {
     while (!stopping_) {

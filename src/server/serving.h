@@ -38,6 +38,8 @@ class Serving {
   /// Throws ApiError(503) once run() has ended.
   RequestId submit(Request request, std::shared_ptr<Listener> listener);
   void cancel(RequestId id) { scheduler_->cancel(id); }
+  /// As Scheduler::act_on_slot(). Throws ApiError(503) once run() has ended.
+  std::future<SlotFileReport> act_on_slot(int32_t slot, SlotAction action, std::string path);
 
   /// The engine's loop: until stop() or an exception that the scheduler couldn't turn into a failed request. Ends all
   /// requests before it returns.

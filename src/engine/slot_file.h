@@ -1,0 +1,28 @@
+// A sequence's evaluated state on disk: tokens, pages, the recurrent state and the kept states before it, so that a
+// conversation goes on after a restart. The numbers are in the device's own layout; a file is only read back by the
+// same model, drafter, device and settings of the cache.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/prefix_cache.h"
+
+namespace onebit {
+
+struct SlotFileReport {
+  int64_t n_tokens = 0;
+  int64_t n_bytes = 0;  // of the file
+  double ms = 0;
+};
+
+/// Writes a session and the entries of the cache that are a front of it. The file appears when it is complete; an older
+/// one of that name is replaced. Throws Error(runtime) when the disk doesn't take it.
+SlotFileReport write_slot_file(const std::string& path, Engine& engine, const Session& session,
+                               const PrefixCache& cache);
+
+/// Replaces what a session holds. The whole file is checked first; one that is of another model, version or setting,
+/// truncated or altered throws Error(refused) and leaves the session as it was.
+SlotFileReport read_slot_file(const std::string& path, Engine& engine, Session& session, PrefixCache& cache);
+
+}  // namespace onebit
