@@ -108,7 +108,7 @@ class HybridRun {
       tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
       outputs.push_back(row + n_tok - 1);
     }
-    program_->wait(program_->submit({tokens, sequences, outputs, {}, false}));
+    program_->wait(program_->submit({tokens, sequences, outputs}));
     std::vector<std::vector<float>> rows;
     for (size_t r = 0; r < tokens.size(); ++r) {
       rows.emplace_back(TinyHybrid::kWidth);
