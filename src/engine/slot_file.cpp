@@ -15,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 
@@ -25,7 +26,6 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr char kMagic[8] = {'1', 'B', 'I', 'T', 'S', 'L', 'O', 'T'};
 constexpr uint32_t kVersion = 1;
-constexpr size_t kCheckBytes = 1 << 20;  // read at a time while checking
 
 /// What must be the same where a file is written and where it is read.
 struct Identity {
@@ -38,7 +38,7 @@ struct Identity {
 struct Head {
   char magic[8] = {};
   uint32_t version = 0, n_fronts = 0;
-  uint64_t checksum = 0;  // of everything after the head
+  uint64_t checksum = 0;  // of everything after the head, then the head with a zero here
   Identity identity;
   int64_t n_tokens = 0, draft_begin = 0, n_commit = 0;
 };
@@ -133,10 +133,11 @@ class NewFile {
     sum_.add(bytes);
     write(bytes);
   }
-  uint64_t checksum() const { return sum_.value(); }
-  /// Writes the head again and gives the file its name; its size.
-  int64_t finish(const Head& head) {
+  /// Writes the head again, with its checksum, and gives the file its name; its size.
+  int64_t finish(Head head) {
     const int64_t size = std::ftell(file_.get());
+    sum_.add(bytes_of(head));
+    head.checksum = sum_.value();
     std::rewind(file_.get());
     write(bytes_of(head));
     if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) failed();
@@ -194,8 +195,9 @@ class OldFile {
     read({reinterpret_cast<uint8_t*>(&value), sizeof value});
     return value;
   }
-  /// Reads to the end and comes back to the present place.
-  void check_rest(uint64_t expected, const std::vector<int64_t>& parts) {
+  /// Reads all that follows the head and comes back to the present place.
+  void check_rest(Head head, const std::vector<int64_t>& parts) {
+    const uint64_t expected = std::exchange(head.checksum, 0);
     const long at = std::ftell(file_.get());
     Checksum sum;
     std::vector<uint8_t> buffer;
@@ -204,6 +206,7 @@ class OldFile {
       read(buffer);
       sum.add(buffer);
     }
+    sum.add(bytes_of(head));
     if (sum.value() != expected) refuse("{}: its content was altered since it was written", name_);
     std::fseek(file_.get(), at, SEEK_SET);
   }
@@ -267,7 +270,7 @@ Head read_head(OldFile& file, const Engine& engine) {
   int64_t size = sizeof(Head);
   for (const int64_t part : parts) size += part;
   if (file.size() != size) refuse("{}: {} bytes, expected {}", file.name(), file.size(), size);
-  file.check_rest(head.checksum, parts);
+  file.check_rest(head, parts);
   return head;
 }
 
@@ -350,7 +353,6 @@ SlotFileReport write_slot_file(const std::string& path, Engine& engine, const Se
     file.add(bytes_of(Front{static_cast<int64_t>(entry->tokens.size()), entry->n_commit}));
     write_state(file, engine, engine.target_states(), entry->slot);
   }
-  head.checksum = file.checksum();
   const int64_t n_bytes = file.finish(head);
   return {head.n_tokens, n_bytes, ms_since(begin)};
 }
