@@ -92,18 +92,19 @@ void check_launch(const char* what);
 
 namespace onebit::gpu {
 
+/// Lets the next kernel's blocks come up as soon as all blocks of this one have called it (or ended).
+__device__ inline void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 /// Every kernel starts with this, before it reads or writes memory that other kernels write (weights it may read
 /// earlier): launch() lets a kernel's blocks come up while the one before it still runs.
 __device__ inline void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-}
-/// Lets the next kernel's blocks come up as soon as all blocks of this one have called it (or ended).
-__device__ inline void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+  let_next_start();
 }
 
 /// Starts `kernel`, which must begin with wait_for_previous(). Launches that are not made by this function wait for
