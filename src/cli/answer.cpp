@@ -90,6 +90,10 @@ Json speculation_json(const Statistics& s, std::string_view drafter) {
               {"accepted", s.draft_n_accepted},
               {"tokens_per_step", s.tokens_per_step()},
               {"accepted_per_position", s.accepted_per_position},
+              {"steps_by_length", s.steps_by_length},
+              {"draft_passes", s.draft_passes},
+              {"looked_up", s.lookup_n},
+              {"looked_up_accepted", s.lookup_n_accepted},
               {"accepted_per_round", s.accepted_per_round}};
 }
 

@@ -103,7 +103,12 @@ const std::vector<FlagRow>& flag_rows() {
        "that read a prompt can go on from it; -1: the default",
        -1, kMany},
       {"--mtp-max/--draft-max,--spec-draft-n-max", &O::draft_max, "N", "the drafter's block size less one",
-       kEngineCommands, "tokens drafted a step; 0 turns drafting off", -1, 1024},
+       kEngineCommands, "most tokens drafted a step; 0 turns drafting off", -1, 1024},
+      {"--draft-adaptive", &O::draft_adaptive, "auto|on|off", "auto", kEngineCommands,
+       "on: how many tokens are drafted, down to none, is chosen for each step from measured times and what was "
+       "accepted lately; off: always --mtp-max. auto: on unless --mtp-max is given"},
+      {"--lookup", &O::lookup, "auto|on|off", "auto", kEngineCommands,
+       "also draft what followed the same words before in the text. auto: beside a drafter; on: without one too"},
       {"--mtp-p-min/--draft-p-min,--spec-draft-p-min", &O::draft_p_min, "P", "0", kEngineCommands,
        "smallest confidence of a drafted token; a block is cut at the first one below. 0 keeps blocks whole", 0, 1},
       {"--recipes", &O::recipes, "FILE", "the built-in set", kEngineCommands, "tuned settings to use instead"},

@@ -13,8 +13,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kMargin = 0.95;        // confident drafts do better than the average that lengths are chosen by
 constexpr int64_t kProbe = 2;           // tokens drafted to see whether drafting pays again
 constexpr float kSurest = 0.995f;       // no draft is believed more than that
-constexpr double kMeasureMs = 250;      // time spent on measuring at start, besides one pass of two widths each
-constexpr int kMeasureReps = 5;
+constexpr double kMeasureMs = 200;      // time spent on measuring at start; slow devices take a few passes' time
 constexpr double kLearned = 0.1;        // what one answer counts in what the next ones start with
 constexpr double kLeastWeight = 0.03;
 constexpr RateWeights kModelPrior = {0.14, 0.14, 0.14, 0.14, 0.14, 0.15, 0.15};
@@ -24,34 +23,33 @@ double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-/// Widths in the order in which they are worth knowing: the ends, then ever finer in between.
+/// Widths to measure: finer where a pass is cheap.
 std::vector<int64_t> widths(int64_t least, int64_t most) {
-  std::vector<int64_t> order = {least, most};
-  for (int64_t step = std::max<int64_t>(most / 2, 1);; step = (step + 1) / 2) {
-    for (int64_t n = step; n < most; n += step) {
-      if (n > least && std::find(order.begin(), order.end(), n) == order.end()) order.push_back(n);
-    }
-    if (step == 1) return order;
-  }
+  std::vector<int64_t> all;
+  for (int64_t n = least; n < most; n += std::max<int64_t>(1, n / 3)) all.push_back(n);
+  all.push_back(most);
+  return all;
 }
 
-/// Median times of passes by width, the coarse ones first, until `left_ms` are spent; two widths at least.
+/// The shortest time of passes of each width. All widths take turns, so that a busy moment falls on all of them, until
+/// `left_ms` are spent; slow devices are measured once, at the ends and in the middle.
 CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass) {
+  const auto timed = [&](int64_t n) {
+    const auto start = Clock::now();
+    pass(n);
+    const double ms = ms_since(start);
+    left_ms -= ms;
+    return ms;
+  };
+  pass(least);
   std::vector<CostCurve::Point> points;
-  for (const int64_t n : widths(least, most)) {
-    if (left_ms <= 0 && points.size() >= 2) break;
-    std::vector<double> times;
-    if (left_ms > 0) pass(n);  // warms up
-    for (int rep = 0; rep < kMeasureReps && (rep == 0 || left_ms > 0); ++rep) {
-      const auto start = Clock::now();
-      pass(n);
-      times.push_back(ms_since(start));
-      left_ms -= times.back() + (rep == 0 ? times.back() : 0);
-    }
-    std::sort(times.begin(), times.end());
-    points.push_back({static_cast<double>(n), times[(times.size() - 1) / 2]});
+  const double first = timed(least), last = timed(most);
+  std::vector<int64_t> some = widths(least, most);
+  if (static_cast<double>(some.size()) * (first + last) / 2 > left_ms) some = {least, (least + most) / 2, most};
+  for (const int64_t n : some) points.push_back({static_cast<double>(n), timed(n)});
+  while (left_ms > 0) {
+    for (CostCurve::Point& point : points) point.ms = std::min(point.ms, timed(static_cast<int64_t>(point.rows)));
   }
-  std::sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.rows < b.rows; });
   return CostCurve(std::move(points));
 }
 
@@ -229,7 +227,9 @@ void Speculator::run_drafter() {
     Generation& generation = *wish.generation;
     settle(generation.session());
     const auto row = static_cast<int32_t>(tokens_.size());
-    const auto n_rows = static_cast<int32_t>((wish.adaptive ? wish.n : engine_.options().draft_max) + 1);
+    const int32_t most = engine_.options().draft_max;
+    const int32_t fixed = std::min(most, generation.request().draft_max.value_or(most));
+    const auto n_rows = static_cast<int32_t>((wish.adaptive ? wish.n : fixed) + 1);
     Sequence rows = generation.session().draft_rows(row, n_rows);
     rows.temperature = generation.sampler().draft_temperature();
     rows.seed = generation.request().sampling.seed;

@@ -14,11 +14,25 @@ constexpr double kLeastCost = 1e-6;
 
 CostCurve::CostCurve(std::vector<Point> points) : points_(std::move(points)) {
   for (Point& p : points_) p.ms = std::max(p.ms, kLeastCost);
-  keep_rising();
-}
-
-void CostCurve::keep_rising() {
-  for (size_t i = 1; i < points_.size(); ++i) points_[i].ms = std::max(points_[i].ms, points_[i - 1].ms);
+  // Runs of points that share a mean, from the left; a run that lies below the one before it joins that one.
+  struct Run {
+    double sum;
+    size_t n;
+    double mean() const { return sum / static_cast<double>(n); }
+  };
+  std::vector<Run> runs;
+  for (const Point& p : points_) {
+    runs.push_back({p.ms, 1});
+    while (runs.size() > 1 && runs.back().mean() < runs[runs.size() - 2].mean()) {
+      const Run last = runs.back();
+      runs.pop_back();
+      runs.back() = {runs.back().sum + last.sum, runs.back().n + last.n};
+    }
+  }
+  auto point = points_.begin();
+  for (const Run& run : runs) {
+    for (size_t i = 0; i < run.n; ++i) (point++)->ms = run.mean();
+  }
 }
 
 double CostCurve::at(double rows) const {
@@ -38,7 +52,6 @@ void CostCurve::bend(double rows, double ratio) {
     const double share = std::max(0.0, 1 - std::abs(rows - points_[i].rows) / span);
     points_[i].ms *= 1 + share * (ratio - 1);
   }
-  keep_rising();
 }
 
 void StepCosts::observe(CostCurve& curve, int64_t rows, double ms) {

@@ -11,7 +11,7 @@ namespace onebit {
 /// Milliseconds by number of rows: straight lines between measured points, and on beyond the last one.
 class CostCurve {
  public:
-  /// `points`: rows ascending; costs are made to never fall.
+  /// `points`: rows ascending. Where costs fall with more rows, which only noise does, neighbours share their mean.
   struct Point {
     double rows, ms;
   };
@@ -25,7 +25,6 @@ class CostCurve {
   const std::vector<Point>& points() const { return points_; }
 
  private:
-  void keep_rising();
   std::vector<Point> points_;
 };
 

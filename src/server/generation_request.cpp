@@ -58,6 +58,8 @@ void read_speculation(const Json& body, Request& request) {
   auto p_min = flat.number("speculative.p_min", 0, 1);
   if (!p_min) p_min = inside.number("p_min", 0, 1);
   if (p_min) request.draft_p_min = static_cast<float>(*p_min);
+  request.draft_adaptive = flat.boolean("speculative.adaptive");
+  if (!request.draft_adaptive) request.draft_adaptive = inside.boolean("adaptive");
 }
 
 /// How many alternatives to report, -1: no logprobs at all.

@@ -54,7 +54,11 @@ Json speculation_of(const Statistics& s, const std::string& drafter) {
           {"drafted", s.draft_n},
           {"accepted", s.draft_n_accepted},
           {"tokens_per_step", s.tokens_per_step()},
-          {"accepted_per_position", s.accepted_per_position}};
+          {"accepted_per_position", s.accepted_per_position},
+          {"steps_by_length", s.steps_by_length},
+          {"draft_passes", s.draft_passes},
+          {"looked_up", s.lookup_n},
+          {"looked_up_accepted", s.lookup_n_accepted}};
 }
 
 ReplyFormat::ReplyFormat(const GenerationRequest& request, const Tokenizer& tokenizer, std::string model,
