@@ -35,17 +35,17 @@ Binder::Binder(const Plan& plan, std::span<StatePool* const> pools, const PlanLi
       placement_(place_groups(plan, groups_, limits)),
       arena_(placement_.bytes, "a program's values") {}
 
-std::vector<Enqueue> Binder::enqueues() {
-  std::vector<Enqueue> bound;
-  for (const Group& group : groups_) bound.push_back(bind(group));
+std::vector<BoundGroup> Binder::groups() {
+  std::vector<BoundGroup> bound;
+  for (const Group& group : groups_) bound.push_back({name_of(group), bind(group)});
   scratch_->memory = DeviceMemory(scratch_->bytes, "a program's scratch memory");
-  std::vector<Enqueue> all;
+  std::vector<BoundGroup> all;
   for (const auto& rope : ropes_) {
     const double magnitude = rope->params.yarn_factor > 1 ? rope->params.yarn_attn_factor : 1;
-    all.push_back([table = rope.get(), magnitude](const Run& run) {
-      gpu::rope_table(table->turns.as<double>(), table->params.n_rot / 2, magnitude, run.rows,
-                      table->table.as<float2>(), run.stream);
-    });
+    all.push_back({"rotary angles", [table = rope.get(), magnitude](const Run& run) {
+                     gpu::rope_table(table->turns.as<double>(), table->params.n_rot / 2, magnitude, run.rows,
+                                     table->table.as<float2>(), run.stream);
+                   }});
   }
   all.insert(all.end(), bound.begin(), bound.end());
   return all;
@@ -88,6 +88,8 @@ Enqueue Binder::bind(const Group& group) {
   switch (group.kind) {
     case Group::Kind::acts:
       return bind_acts(group);
+    case Group::Kind::heads:
+      return bind_heads(group);
     case Group::Kind::products:
       return bind_products(group);
     case Group::Kind::step:
@@ -122,6 +124,75 @@ Enqueue Binder::bind_acts(const Group& group) {
     const uint8_t* int4_rows = to.info.rows == Rows::tokens ? run.rows.int4_rows : run.rows.int4_outputs;
     quantize_acts(input, params.rotate, int4_rows, to.info.multiple, to.acts(run, params.prompt_int4), run.stream);
   };
+}
+
+Enqueue Binder::bind_heads(const Group& group) {
+  const Step& first = step(group.chains[0].rope);
+  const auto params = std::get<RopeParams>(first.params);
+  HeadsCall call;
+  call.d_head = static_cast<int32_t>(params.d_head);
+  call.n_rot = static_cast<int32_t>(params.n_rot);
+  call.neox = params.style == RopeStyle::neox;
+  call.table =
+      rope_table(params, first.weights.empty() ? nullptr : weights_.plain(*first.weights[0])).table.as<float2>();
+  const Step* store = group.store >= 0 ? &step(group.store) : nullptr;
+  if (store) {
+    call.cache = memory_of<KvMemory>(*store);
+    bounds_.n_page = call.cache.n_pages;
+  }
+  const auto job_of = [&](const Operand& x, int64_t offset, int64_t head_stride, int64_t n_head) {
+    CHECK(call.n_job < HeadsCall::kMostJobs);
+    HeadJob& job = call.jobs[call.n_job++];
+    job.x = x.f32() + offset;
+    job.row_stride = x.info.width;
+    job.head_stride = head_stride;
+    job.n_head = static_cast<int32_t>(n_head);
+    return &job;
+  };
+  for (const Group::Chain& chain : group.chains) {
+    const Operand x = operand(chain_input(plan_, chain));
+    SliceParams slice{x.info.width / params.d_head, params.d_head, 0, params.d_head};
+    if (chain.slice >= 0) slice = std::get<SliceParams>(step(chain.slice).params);
+    HeadJob& job = *job_of(x, slice.offset, slice.stride, slice.n_group);
+    if (chain.norm >= 0) {
+      job.norm = weights_.plain(*step(chain.norm).weights[0]);
+      job.eps = std::get<NormParams>(step(chain.norm).params).eps;
+    }
+    job.rotate = chain.rope >= 0;
+    const Value made = chain_output(plan_, chain);
+    const bool stored = store && store->in[0].id == made.id;
+    if (stored) job.store = HeadJob::Store::key;
+    if (!stored || read_again(plan_, group, made)) job.y = operand(made).f32();
+  }
+  if (store) {
+    const Operand v = operand(store->in[1]);
+    job_of(v, 0, params.d_head, v.info.width / params.d_head)->store = HeadJob::Store::value;
+  }
+  return [=](const Run& run) { prepare_heads(call, run.rows, run.stream); };
+}
+
+std::string Binder::name_of(const Group& group) const {
+  std::string name;
+  const auto add = [&](int s) {
+    if (s >= 0) name += fmt::format("{}{}", name.empty() ? "" : "+", op_info(step(s).op).name);
+  };
+  const auto add_weight = [&](const Step& product) {
+    const Weight& w = *product.weights[0];
+    name += fmt::format(" {} [{}, {}]", type_name(w.type), w.n_out(), w.n_in());
+  };
+  if (group.kind == Group::Kind::heads) {
+    for (const Group::Chain& chain : group.chains) add(chain.rope >= 0 ? chain.rope : chain.slice);
+    add(group.store);
+  } else if (group.kind == Group::Kind::products) {
+    name = "matmul";
+    for (const Group::Member& member : group.products) add_weight(step(member.step));
+    if (group.products[0].add >= 0) name += " +add";
+  } else {
+    add(group.before);
+    add(group.step);
+    if (step(group.step).op == Op::matmul_experts) add_weight(step(group.step));
+  }
+  return name;
 }
 
 Enqueue Binder::bind_products(const Group& group) {

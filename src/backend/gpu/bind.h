@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/gpu/groups.h"
@@ -26,6 +27,12 @@ struct Run {
 
 using Enqueue = std::function<void(const Run&)>;
 
+/// A group ready to run.
+struct BoundGroup {
+  std::string name;  // its ops, for products with the weights' type and shape
+  Enqueue run;
+};
+
 /// Memory that groups share one after another.
 struct Scratch {
   DeviceMemory memory;
@@ -43,8 +50,8 @@ class Binder {
   Binder(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, WeightStore& weights,
          int64_t n_multiprocessor, gpuStream_t stream);
 
-  /// Groups' functions, those that come before all others first.
-  std::vector<Enqueue> enqueues();
+  /// The groups in their order, after what has to come before all of them.
+  std::vector<BoundGroup> groups();
   /// Memory of the values; results are read from there.
   const uint8_t* data(Value v) const { return arena_.data() + placement_.offset[static_cast<size_t>(v.id)]; }
   const Bounds& bounds() const { return bounds_; }
@@ -83,6 +90,8 @@ class Binder {
 
   Enqueue bind(const Group& group);
   Enqueue bind_acts(const Group& group);
+  Enqueue bind_heads(const Group& group);
+  std::string name_of(const Group& group) const;
   Enqueue bind_products(const Group& group);
   Enqueue bind_step(const Step& step);
   Enqueue bind_rows(const Step& step);

@@ -26,6 +26,7 @@ class Grouping {
   explicit Grouping(const Plan& plan) : plan_(plan), uses_(plan), taken_(plan.steps().size(), false) {}
 
   std::vector<Group> run() {
+    find_chains();
     for (int s = 0; s < n_step(); ++s) {
       if (!taken_[static_cast<size_t>(s)]) groups_.push_back(group_at(s));
     }
@@ -42,6 +43,8 @@ class Grouping {
     switch (step(s).op) {
       case Op::quantize:
         return {.kind = Group::Kind::acts, .step = s};
+      case Op::rope:
+        return heads_at(s);
       case Op::matmul:
         return products_at(s);
       case Op::sigmoid_mul:
@@ -65,6 +68,92 @@ class Grouping {
       return {.kind = Group::Kind::acts, .step = q, .before = s, .keep = keep};
     }
     return {.step = s};
+  }
+
+  /// The step that makes `v`, if it is `op` and nothing else reads v; -1 otherwise.
+  int only_from(Value v, Op op) const {
+    const int s = uses_.made_by[Uses::index(v)];
+    return s >= 0 && step(s).op == op && uses_.n_reader[Uses::index(v)] == 1 ? s : -1;
+  }
+  /// Kernels of heads know token rows only.
+  bool by_tokens(Value v) const { return plan_.info(v).rows == Rows::tokens && plan_.info(v).multiple == 1; }
+
+  /// For every rotation what only it reads: the norm of its heads, and their selection.
+  void find_chains() {
+    chains_.resize(plan_.steps().size());
+    for (int s = 0; s < n_step(); ++s) {
+      if (step(s).op != Op::rope || !by_tokens(step(s).in[0])) continue;
+      const auto& rope = std::get<RopeParams>(step(s).params);
+      Group::Chain& chain = chains_[static_cast<size_t>(s)];
+      chain.rope = s;
+      Value from = step(s).in[0];
+      const int norm = only_from(from, Op::rms_norm);
+      if (norm >= 0 && std::get<NormParams>(step(norm).params).group == rope.d_head) {
+        chain.norm = norm;
+        from = step(norm).in[0];
+        take(norm);
+      }
+      const int slice = only_from(from, Op::slice_heads);
+      if (slice >= 0 && std::get<SliceParams>(step(slice).params).length == rope.d_head) {
+        chain.slice = slice;
+        take(slice);
+      }
+    }
+  }
+
+  /// Rotations one after another, the store of what they made, and other heads of what they select from.
+  Group heads_at(int first) {
+    const auto& rope = std::get<RopeParams>(step(first).params);
+    if (!by_tokens(step(first).in[0])) return {.step = first};
+    Group group{.kind = Group::Kind::heads};
+    group.chains.push_back(chains_[static_cast<size_t>(first)]);
+    int next = next_free(first);
+    if (next < n_step() && step(next).op == Op::rope && by_tokens(step(next).in[0]) && same_turns(first, next) &&
+        ready(chain_input(plan_, chains_[static_cast<size_t>(next)]), first)) {
+      take(next);
+      group.chains.push_back(chains_[static_cast<size_t>(next)]);
+      next = next_free(next);
+    }
+    for (const Group::Chain& chain : group.chains) {
+      if (next < n_step() && step(next).op == Op::kv_store && step(next).in[0].id == step(chain.rope).out[0].id &&
+          ready(step(next).in[1], first)) {
+        group.store = next;
+      }
+    }
+    if (group.store >= 0) take(group.store);
+    add_gates(group, rope.d_head);
+    return group;
+  }
+
+  int next_free(int s) const {
+    do {
+      ++s;
+    } while (s < n_step() && taken_[static_cast<size_t>(s)]);
+    return s;
+  }
+  /// Whether a value is there when a group at step `at` runs: made by an earlier step, or by a product taken along.
+  bool ready(Value v, int at) const {
+    const int s = uses_.made_by[Uses::index(v)];
+    return s < at || (taken_[static_cast<size_t>(s)] && step(s).op == Op::matmul);
+  }
+
+  bool same_turns(int a, int b) const {
+    RopeParams p = std::get<RopeParams>(step(a).params);
+    const auto& q = std::get<RopeParams>(step(b).params);
+    return step(a).weights == step(b).weights && p.d_head == q.d_head && p.n_rot == q.n_rot && p.theta == q.theta &&
+           p.style == q.style && p.linear_factor == q.linear_factor && p.yarn_factor == q.yarn_factor;
+  }
+
+  /// Selections of whole heads from what a chain selects from too are taken along, but for those already placed.
+  void add_gates(Group& group, int64_t d_head) {
+    if (group.chains[0].slice < 0) return;
+    const Value from = step(group.chains[0].slice).in[0];
+    for (int s = group.chains[0].slice; s < n_step() && group.chains.size() < 4; ++s) {
+      if (step(s).op != Op::slice_heads || step(s).in[0].id != from.id || taken_[static_cast<size_t>(s)]) continue;
+      if (std::get<SliceParams>(step(s).params).length != d_head) continue;
+      take(s);
+      group.chains.push_back({.slice = s});
+    }
   }
 
   Group products_at(int first) {
@@ -96,6 +185,7 @@ class Grouping {
   const Plan& plan_;
   Uses uses_;
   std::vector<bool> taken_;
+  std::vector<Group::Chain> chains_;  // by the step of their rotation
   std::vector<Group> groups_;
 };
 
@@ -129,6 +219,26 @@ bool same_storage(const ValueInfo& a, const ValueInfo& b) {
 
 std::vector<Group> group_steps(const Plan& plan) { return Grouping(plan).run(); }
 
+Value chain_input(const Plan& plan, const Group::Chain& chain) {
+  const int first = chain.slice >= 0 ? chain.slice : chain.norm >= 0 ? chain.norm : chain.rope;
+  return plan.steps()[static_cast<size_t>(first)].in[0];
+}
+
+Value chain_output(const Plan& plan, const Group::Chain& chain) {
+  const int last = chain.rope >= 0 ? chain.rope : chain.slice;
+  return plan.steps()[static_cast<size_t>(last)].out[0];
+}
+
+bool read_again(const Plan& plan, const Group& group, Value made) {
+  for (size_t s = 0; s < plan.steps().size(); ++s) {
+    for (Value v : plan.steps()[s].in) {
+      if (v.id == made.id && static_cast<int>(s) != group.store) return true;
+    }
+  }
+  return std::any_of(plan.outputs().begin(), plan.outputs().end(),
+                     [made](const PlanOutput& output) { return output.value.id == made.id; });
+}
+
 Access access_of(const Plan& plan, const Group& group) {
   const auto& steps = plan.steps();
   Access access;
@@ -146,6 +256,17 @@ Access access_of(const Plan& plan, const Group& group) {
       access.writes.push_back(add.out[0]);
       if (group.products.size() == 1) access.over = other;
     }
+    return access;
+  }
+  if (group.kind == Group::Kind::heads) {
+    const Step* store = group.store >= 0 ? &steps[static_cast<size_t>(group.store)] : nullptr;
+    for (const Group::Chain& chain : group.chains) {
+      access.reads.push_back(chain_input(plan, chain));
+      const Value made = chain_output(plan, chain);
+      // A key that is only stored has no place of its own.
+      if (!store || store->in[0].id != made.id || read_again(plan, group, made)) access.writes.push_back(made);
+    }
+    if (store) access.reads.push_back(store->in[1]);
     return access;
   }
   const Step& step = steps[static_cast<size_t>(group.step)];

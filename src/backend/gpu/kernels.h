@@ -10,6 +10,9 @@
 
 namespace onebit::gpu {
 
+/// Keeps the stream busy for about `cycles` cycles, so that what follows is enqueued before it starts.
+void hold(int64_t cycles, gpuStream_t stream);
+
 // elementwise.cu: bandwidth-bound, each input read once and each output written once.
 void add(const float* a, const float* b, float* y, int64_t n, gpuStream_t stream);
 void sigmoid_mul(const float* x, const float* gate, float* y, int64_t n_row, int64_t width, int64_t gate_width,
@@ -41,6 +44,29 @@ void rope_table(const double* turns, int64_t n_pair, double magnitude, const Bat
 /// y may be x.
 void rope(const float* x, float* y, int64_t n_row, const RopeParams& params, const float2* table, const RowMap& map,
           gpuStream_t stream);
+
+// heads.cu
+/// One value on its way from a projection to attention: heads selected, normed, rotated and stored, each where asked.
+struct HeadJob {
+  enum class Store : uint8_t { none, key, value };
+  const float* x = nullptr;  // row r, head h: x + r * row_stride + h * head_stride, d_head columns
+  int64_t row_stride = 0, head_stride = 0;
+  int32_t n_head = 0;
+  const float* norm = nullptr;  // [d_head]
+  float eps = 0;
+  bool rotate = false;
+  float* y = nullptr;  // [n_tok, n_head * d_head]; null: only stored
+  Store store = Store::none;
+};
+struct HeadsCall {
+  static constexpr int kMostJobs = 6;
+  HeadJob jobs[kMostJobs];
+  int32_t n_job = 0, d_head = 0, n_rot = 0;
+  bool neox = true;
+  const float2* table = nullptr;
+  KvMemory cache;  // where jobs store
+};
+void prepare_heads(const HeadsCall& call, const BatchRows& rows, gpuStream_t stream);
 
 // attention.cu
 void kv_store(const float* k, const float* v, const BatchRows& rows, const KvMemory& memory, gpuStream_t stream);

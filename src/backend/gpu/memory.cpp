@@ -20,9 +20,16 @@ Stream::Stream() { check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking
 Stream::~Stream() { (void)gpuStreamDestroy(stream_); }
 void Stream::wait(const char* what) const { check(gpuStreamSynchronize(stream_), what); }
 
-Event::Event() { check(gpuEventCreateWithFlags(&event_, gpuEventDisableTiming), "an event"); }
+Event::Event(bool timed) {
+  check(gpuEventCreateWithFlags(&event_, timed ? gpuEventDefault : gpuEventDisableTiming), "an event");
+}
 Event::~Event() { (void)gpuEventDestroy(event_); }
 void Event::record(gpuStream_t stream) { check(gpuEventRecord(event_, stream), "recording an event"); }
+double Event::milliseconds_since(const Event& start) const {
+  float milliseconds = 0;
+  check(gpuEventElapsedTime(&milliseconds, start.event_, event_), "timing");
+  return milliseconds;
+}
 void Event::wait(const char* what) const { check(gpuEventSynchronize(event_), what); }
 
 }  // namespace onebit::gpu

@@ -78,13 +78,16 @@ class Stream {
 /// A point in a stream.
 class Event {
  public:
-  Event();
+  /// `timed`: milliseconds_since() may be asked.
+  explicit Event(bool timed = false);
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   ~Event();
   void record(gpuStream_t stream);
   /// Blocks until the work before the last record() is done; at once when there was none.
   void wait(const char* what) const;
+  /// Time between two recorded events that are done.
+  double milliseconds_since(const Event& start) const;
 
  private:
   gpuEvent_t event_ = nullptr;

@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 
 #include "base/error.h"
 
 namespace onebit::gpu {
 namespace {
 
-constexpr int32_t kGraphRows = 64;     // runs of more rows are enqueued kernel by kernel
-constexpr size_t kMostGraphs = 64;     // the least recently used goes
-constexpr int64_t kSmallWidth = 64;    // results of at most this many columns come to the host with every run
-constexpr int64_t kFirstPages = 4096;  // room for pages to begin with
-constexpr int64_t kAlign = 16;         // of the parts of a batch
+constexpr int32_t kGraphRows = 64;          // runs of more rows are enqueued kernel by kernel
+constexpr size_t kMostGraphs = 64;          // the least recently used goes
+constexpr int64_t kSmallWidth = 64;         // results of at most this many columns come to the host with every run
+constexpr int64_t kFirstPages = 4096;       // room for pages to begin with
+constexpr int64_t kHoldCycles = 8'000'000;  // some 5 ms
+constexpr int64_t kAlign = 16;              // of the parts of a batch
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -59,7 +61,7 @@ GpuProgram::GpuProgram(const Plan& plan, std::span<StatePool* const> pools, cons
       limits_(limits),
       stream_(std::move(stream)),
       binder_(plan_, pools, limits, weights, n_multiprocessor, stream_->get()),
-      enqueues_(binder_.enqueues()) {
+      groups_(binder_.groups()) {
   int64_t bytes = 0;
   for (const PlanOutput& output : plan_.outputs()) {
     const ValueInfo& info = plan_.info(output.value);
@@ -202,7 +204,9 @@ Ticket GpuProgram::submit(const Batch& batch) {
   const Run run{bring(batch), stream_->get(), shape.taps, shape.context, shape.mix, shape.mix_outputs};
   n_tok_ = shape.n_tok;
   n_out_ = shape.n_out;
-  if (shape.n_tok <= kGraphRows) {
+  if (!marks_.empty()) {
+    run_measured(run);
+  } else if (shape.n_tok <= kGraphRows) {
     run_graph(run, shape);
   } else {
     enqueue(run);
@@ -212,8 +216,12 @@ Ticket GpuProgram::submit(const Batch& batch) {
 }
 
 void GpuProgram::enqueue(const Run& run) {
-  for (const Enqueue& group : enqueues_) group(run);
+  for (const BoundGroup& group : groups_) group.run(run);
   check_launch("running a batch");
+  bring_results(run);
+}
+
+void GpuProgram::bring_results(const Run& run) {
   for (const SmallResult& small : small_) {
     const ValueInfo& info = plan_.info(small.value);
     const auto bytes = static_cast<size_t>(rows_now(info) * info.width * 4);
@@ -222,6 +230,41 @@ void GpuProgram::enqueue(const Run& run) {
         gpuMemcpyAsync(results_.data() + small.at, binder_.data(small.value), bytes, gpuMemcpyDeviceToHost, run.stream),
         "reading results");
   }
+}
+
+void GpuProgram::measure_steps() {
+  for (size_t i = 0; i <= groups_.size(); ++i) marks_.push_back(std::make_unique<Event>(true));
+  times_.assign(groups_.size(), {});
+}
+
+/// All groups are enqueued while the device is held up, so that their times are not those of enqueuing them.
+void GpuProgram::run_measured(const Run& run) {
+  hold(kHoldCycles, run.stream);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    marks_[i]->record(run.stream);
+    groups_[i].run(run);
+  }
+  marks_.back()->record(run.stream);
+  check_launch("running a batch");
+  bring_results(run);
+  stream_->wait("running a batch");
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    ++times_[i].n_run;
+    times_[i].seconds += marks_[i + 1]->milliseconds_since(*marks_[i]) / 1e3;
+  }
+}
+
+std::vector<StepTime> GpuProgram::step_times() const {
+  std::map<std::string, StepTime> by_name;
+  for (size_t i = 0; i < times_.size(); ++i) {
+    StepTime& sum = by_name[groups_[i].name];
+    sum.name = groups_[i].name;
+    sum.n_run += times_[i].n_run;
+    sum.seconds += times_[i].seconds;
+  }
+  std::vector<StepTime> list;
+  for (auto& [name, time] : by_name) list.push_back(std::move(time));
+  return list;
 }
 
 void GpuProgram::run_graph(const Run& run, const Shape& shape) {

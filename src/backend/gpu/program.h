@@ -26,6 +26,9 @@ class GpuProgram : public Program {
   void wait(Ticket ticket) override;
   void read(int index, int64_t row, std::span<float> to) override;
   void read(int index, int64_t row, std::span<int32_t> to) override;
+  /// Steps that run together are one entry. Runs are not recorded as graphs while they are measured.
+  void measure_steps() override;
+  std::vector<StepTime> step_times() const override;
 
  private:
   /// What two runs must share for one's graph to serve the other.
@@ -52,6 +55,8 @@ class GpuProgram : public Program {
   BatchRows bring(const Batch& batch);
   void reserve_pages(int64_t n);
   void enqueue(const Run& run);
+  void run_measured(const Run& run);
+  void bring_results(const Run& run);
   void run_graph(const Run& run, const Shape& shape);
   gpuGraphExec_t record(const Run& run);
   void forget_graphs();
@@ -65,7 +70,7 @@ class GpuProgram : public Program {
   PlanLimits limits_;
   std::shared_ptr<Stream> stream_;
   Binder binder_;
-  std::vector<Enqueue> enqueues_;
+  std::vector<BoundGroup> groups_;
   std::vector<SmallResult> small_;
 
   PinnedMemory host_batch_;
@@ -75,7 +80,9 @@ class GpuProgram : public Program {
   Event brought_;  // the pinned batch may be overwritten
   Event done_;
 
-  std::list<Recorded> recorded_;  // most recently used first
+  std::vector<std::unique_ptr<Event>> marks_;  // before each group and after the last; empty: not measuring
+  std::vector<StepTime> times_;                // by group
+  std::list<Recorded> recorded_;               // most recently used first
   std::vector<int32_t> slots_seen_;
   int32_t n_tok_ = 0, n_out_ = 0;  // of the last run
   Ticket last_ = 0;

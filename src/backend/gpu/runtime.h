@@ -60,6 +60,8 @@ void check_launch(const char* what);
 #define gpuEventCreateWithFlags ONEBIT_GPU(EventCreateWithFlags)
 #define gpuEventDisableTiming ONEBIT_GPU(EventDisableTiming)
 #define gpuEventDestroy ONEBIT_GPU(EventDestroy)
+#define gpuEventDefault ONEBIT_GPU(EventDefault)
+#define gpuEventElapsedTime ONEBIT_GPU(EventElapsedTime)
 #define gpuEventRecord ONEBIT_GPU(EventRecord)
 #define gpuEventSynchronize ONEBIT_GPU(EventSynchronize)
 #define gpuStreamBeginCapture ONEBIT_GPU(StreamBeginCapture)

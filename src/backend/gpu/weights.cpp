@@ -36,7 +36,7 @@ class PinnedUploader : public Uploader {
   }
 
  private:
-  static constexpr int64_t kChunk = int64_t{32} << 20;
+  static constexpr int64_t kChunk = int64_t{8} << 20;
   struct Turn {
     PinnedMemory host;
     DeviceMemory device;
