@@ -87,12 +87,12 @@ std::vector<uint8_t> random_blocks(BlockType type, int64_t n_byte) {
 /// Seconds of one product of `weights[i]` with x, on all threads.
 double time_once(const Kernels& kernels, ThreadPool& pool, const LoadedWeight& weight, const ActRows& x, float* y,
                  std::vector<std::vector<uint8_t>>& scratch) {
-  std::atomic<int64_t> next{0};
-  const int64_t n_strip = weight.n_strip(), per_claim = strips_per_claim(n_strip, pool.size());
+  const int64_t per_claim = strips_per_claim(weight, pool.size());
   const double start = now(pool.size());
   pool.run([&](int thread) {
-    for (int64_t s = next.fetch_add(per_claim); s < n_strip; s = next.fetch_add(per_claim)) {
-      multiply_strips(kernels, weight, weight.data, {s, std::min(s + per_claim, n_strip)}, x,
+    const Range all = share(weight.n_strip(), 1, thread, pool.size());
+    for (int64_t s = all.begin; s < all.end; s += per_claim) {
+      multiply_strips(kernels, weight, weight.data, {s, std::min(s + per_claim, all.end)}, x,
                       {y, weight.n_out, nullptr}, scratch[static_cast<size_t>(thread)].data());
     }
   });

@@ -39,7 +39,7 @@ TEST(Options, DefaultsAndValues) {
 TEST(Options, OneLetterMeansWhatItsCommandSays) {
   EXPECT_EQ(parse({"serve", "-m", "a", "-p", "81"}).port, 81);
   EXPECT_EQ(parse({"run", "-m", "a", "-p", "81"}).prompt, "81");
-  EXPECT_EQ(parse({"bench", "-m", "a", "-p", "81", "-n", "3"}).bench_prompt, 81);
+  EXPECT_EQ(parse({"bench", "-m", "a", "-p", "81", "-n", "3"}).bench_prompt, "81");
 }
 
 TEST(Options, SpellingsOfOneFlag) {

@@ -51,6 +51,13 @@ class StatePool {
 
 using Ticket = uint64_t;
 
+/// Where a program's time goes: all steps of one kind together.
+struct StepTime {
+  std::string name;  // the op, for products with the weight's type and shape
+  int64_t n_run = 0;
+  double seconds = 0;
+};
+
 /// A plan compiled for one device. Owns its scratch memory and the results of the last run.
 class Program {
  public:
@@ -62,6 +69,10 @@ class Program {
   /// Copies rows [row, row + n) of output `index` (Plan::outputs()) of the last finished run; to.size() = n * width.
   virtual void read(int index, int64_t row, std::span<float> to) = 0;
   virtual void read(int index, int64_t row, std::span<int32_t> to) = 0;
+  /// Starts to measure each step of the following runs, on devices that can.
+  virtual void measure_steps() {}
+  /// What was measured so far; empty on devices that can't.
+  virtual std::vector<StepTime> step_times() const { return {}; }
 };
 
 class Backend {

@@ -22,7 +22,7 @@ const std::vector<BenchPrompt>& bench_prompts();
 struct BenchRun {
   double seconds = 0;
   double n_tok = 0;       // tokens read, written or verified
-  double bytes = 0;       // weights read from memory, 0: not known
+  double bytes = 0;       // weights and cache read from memory, 0: not known
   double operations = 0;  // multiplies and adds in matrices, 0: not known
   Statistics statistics;  // of tests that generate text
 };
@@ -32,18 +32,33 @@ struct BenchTest {
   std::function<BenchRun()> run;
 };
 
-/// Work of the target per pass and per token, counted from its plan.
-struct PlanCost {
-  double pass_bytes = 0;      // weights of one pass with a single row
-  double row_operations = 0;  // per row
-  double out_operations = 0;  // more, per row with logits
+/// Work of one pass over a plan, counted from its steps: every weight once (of experts, as many as the rows are likely
+/// to choose), the cache's positions once, and the operations of all matrix products.
+struct PassCost {
+  double bytes = 0, operations = 0;
 };
-PlanCost plan_cost(const Plan& plan);
+struct PassShape {
+  int64_t n_tok = 1, n_out = 1, n_past = 0;
+  CacheType cache = CacheType::f16;
+};
+PassCost pass_cost(const Plan& plan, const PassShape& shape);
 
-/// pp, tg and verify straight on the engine, in slot 0. `n` tokens each; verify runs passes of `n` rows.
-BenchTest prompt_test(Engine& engine, const PlanCost& cost, int64_t n);
-BenchTest decode_test(Engine& engine, const PlanCost& cost, int64_t n);
-BenchTest verify_test(Engine& engine, const PlanCost& cost, int64_t n);
+/// An engine under test and what is known of it.
+struct BenchTarget {
+  Engine& engine;
+  Plan plan;              // of the target
+  int64_t n_written = 0;  // positions of slot 0's cache that some run has written
+};
+
+/// pp, tg and verify straight on the engine, in slot 0, after `depth` tokens. `n` tokens each, with logits for the last
+/// row of a prompt; verify runs passes of `n` rows with logits for all, about half of which are kept each time.
+BenchTest prompt_test(BenchTarget& target, int64_t n, int64_t depth);
+BenchTest decode_test(BenchTarget& target, int64_t n, int64_t depth);
+BenchTest verify_test(BenchTarget& target, int64_t n, int64_t depth);
+
+/// Rounds of drafting, verifying and encoding until `n` tokens are kept, `mean` a round on average by chance, whatever
+/// the drafter proposes: what drafting costs, apart from how good the drafter is. The engine must have a drafter.
+BenchTest synthetic_draft_test(BenchTarget& target, int64_t n, double mean);
 
 /// Greedy continuation of a prompt by the scheduler, with the drafter ("spec-NAME") or without ("plain-NAME").
 BenchTest text_test(Scheduler& scheduler, const TextModel& model, const BenchPrompt& prompt, int64_t n_predict,

@@ -1,6 +1,7 @@
 // `1bit bench`: prompt, decode and verify speed, and text with and without the drafter, each test in turn with the
 // others so that a busy moment does not fall on one of them alone.
 #include <algorithm>
+#include <charconv>
 #include <thread>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "cli/engine_setup.h"
 #include "cli/output.h"
 #include "cli/peaks.h"
+#include "model/shapes.h"
 
 namespace onebit {
 namespace {
@@ -32,28 +34,64 @@ Spread spread(const std::vector<BenchRun>& runs, F value) {
   return {(values[(n - 1) / 2] + values[n / 2]) / 2, values.front(), values.back()};
 }
 
+/// The sizes of the tests.
+struct Sizes {
+  std::vector<int64_t> prompt, gen, verify, depth;
+};
+
+/// "8,16,512" -> its numbers; 0 stands for nothing unless `zero_counts`.
+std::vector<int64_t> numbers_in(const char* flag, const std::string& text, int64_t most, bool zero_counts) {
+  std::vector<int64_t> numbers;
+  for (const char *at = text.data(), *end = at + text.size(); at <= end;) {
+    int64_t n = -1;
+    const auto [next, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || n < 0 || n > most || (next != end && *next != ',')) {
+      fail(ErrorKind::usage, "{}: expected numbers up to {} with commas between them, found {}", flag, most, text);
+    }
+    if (n > 0 || zero_counts) numbers.push_back(n);
+    at = next + 1;
+  }
+  return numbers;
+}
+
+Sizes read_sizes(const Options& options) {
+  return {numbers_in("--prompt", options.bench_prompt, 1 << 20, false),
+          numbers_in("--gen", options.bench_gen, 1 << 20, false),
+          numbers_in("--verify", options.bench_verify, 1024, false),
+          numbers_in("--depth", options.bench_depth, 1 << 20, true)};
+}
+
+int64_t largest(const std::vector<int64_t>& numbers) {
+  return numbers.empty() ? 0 : *std::max_element(numbers.begin(), numbers.end());
+}
+
 /// Room for the longest test unless the user says otherwise.
-void fit_context(const Options& options, EngineOptions& engine) {
-  const int64_t need = std::max(options.bench_prompt, options.bench_gen + 128) + 64 + options.bench_verify;
+void fit_context(const Sizes& sizes, EngineOptions& engine) {
+  const int64_t gen = largest(sizes.gen) + 128, verify = 16 * largest(sizes.verify);
+  const int64_t need = largest(sizes.depth) + std::max({largest(sizes.prompt), gen, verify}) + 64;
   if (engine.n_ctx == 0) engine.n_ctx = std::max(need, kDefaultContext / 8);
   if (engine.n_ctx < need) {
     fail(ErrorKind::usage, "--ctx-size: these tests need {} tokens, found {}", need, engine.n_ctx);
   }
-  engine.n_verify = static_cast<int32_t>(options.bench_verify);
+  engine.n_verify = static_cast<int32_t>(largest(sizes.verify));
 }
 
-std::vector<BenchTest> make_tests(const Options& options, Engine& engine, Scheduler& scheduler, const TextModel& model,
-                                  const PlanCost& cost, const StopSignals& signals) {
+std::vector<BenchTest> make_tests(const Sizes& sizes, BenchTarget& target) {
   std::vector<BenchTest> tests;
-  if (options.bench_prompt > 0) tests.push_back(prompt_test(engine, cost, options.bench_prompt));
-  if (options.bench_gen > 0) tests.push_back(decode_test(engine, cost, options.bench_gen));
-  if (options.bench_verify > 0) tests.push_back(verify_test(engine, cost, options.bench_verify));
-  if (!engine.drafter() || options.bench_gen == 0) return tests;
-  for (const BenchPrompt& prompt : bench_prompts()) {
-    tests.push_back(text_test(scheduler, model, prompt, options.bench_gen, false, signals));
-    tests.push_back(text_test(scheduler, model, prompt, options.bench_gen, true, signals));
+  for (const int64_t depth : sizes.depth) {
+    for (const int64_t n : sizes.prompt) tests.push_back(prompt_test(target, n, depth));
+    for (const int64_t n : sizes.gen) tests.push_back(decode_test(target, n, depth));
+    for (const int64_t n : sizes.verify) tests.push_back(verify_test(target, n, depth));
   }
   return tests;
+}
+
+void add_text_tests(int64_t n, Scheduler& scheduler, const TextModel& model, const StopSignals& signals,
+                    std::vector<BenchTest>& tests) {
+  for (const BenchPrompt& prompt : bench_prompts()) {
+    tests.push_back(text_test(scheduler, model, prompt, n, false, signals));
+    tests.push_back(text_test(scheduler, model, prompt, n, true, signals));
+  }
 }
 
 /// Every test once to warm up, then all of them in turn.
@@ -74,7 +112,7 @@ std::vector<Row> measure(const std::vector<BenchTest>& tests, int64_t reps, cons
   return rows;
 }
 
-Json row_json(const Row& row) {
+Json row_json(const Row& row, const Peaks& peaks) {
   const Spread speed = spread(row.runs, [](const BenchRun& run) { return run.n_tok; });
   const Spread bytes = spread(row.runs, [](const BenchRun& run) { return run.bytes; });
   const Spread operations = spread(row.runs, [](const BenchRun& run) { return run.operations; });
@@ -83,6 +121,8 @@ Json row_json(const Row& row) {
                {"gbps", bytes.high > 0 ? Json(bytes.median / 1e9) : Json(nullptr)},
                {"tops", operations.high > 0 ? Json(operations.median / 1e12) : Json(nullptr)},
                {"reps", row.runs.size()}};
+  if (bytes.high > 0 && peaks.gbps > 0) json["share_of_memory"] = bytes.median / 1e9 / peaks.gbps;
+  if (operations.high > 0 && peaks.int8_tops > 0) json["share_of_int8"] = operations.median / 1e12 / peaks.int8_tops;
   const Statistics& last = row.runs.back().statistics;
   if (last.rounds > 0) {
     json["tokens_per_step"] = last.tokens_per_step();
@@ -94,7 +134,7 @@ Json row_json(const Row& row) {
 
 Json document(const Engine& engine, const std::vector<Row>& rows, const Peaks& peaks, int n_threads) {
   Json list = Json::array();
-  for (const Row& row : rows) list.push_back(row_json(row));
+  for (const Row& row : rows) list.push_back(row_json(row, peaks));
   return Json{{"model", engine.options().model_path},
               {"drafter", engine.drafter() ? Json(engine.options().drafter_path) : Json(nullptr)},
               {"device", engine.device().name},
@@ -108,43 +148,69 @@ std::string number(const Json& value, const char* format) {
   return value.is_null() ? "-" : fmt::format(fmt::runtime(format), value.get<double>());
 }
 
+std::string share(const Json& row, const char* key) {
+  return row.contains(key) ? fmt::format("{:.0f}%", 100 * row[key].get<double>()) : "-";
+}
+
 void print_text(const Json& json) {
   print(fmt::format("{} on {}, {} threads\n", json["model"].get<std::string>(),
                     json["device_description"].get<std::string>(), json["threads"].get<int>()));
-  print(fmt::format("{:<14} {:>10} {:>10} {:>10} {:>8} {:>8}  {}\n", "test", "tok/s", "min", "max", "GB/s", "TOPS",
-                    "tokens a step"));
+  print(fmt::format("{:<14} {:>10} {:>10} {:>10} {:>7} {:>6} {:>7} {:>6}  {}\n", "test", "tok/s", "min", "max", "GB/s",
+                    "of max", "TOPS", "of max", "tokens a step"));
   for (const Json& row : json["rows"]) {
     const Json& speed = row["tokens_per_second"];
-    print(fmt::format("{:<14} {:>10} {:>10} {:>10} {:>8} {:>8}  {}\n", row["test"].get<std::string>(),
+    print(fmt::format("{:<14} {:>10} {:>10} {:>10} {:>7} {:>6} {:>7} {:>6}  {}\n", row["test"].get<std::string>(),
                       number(speed["median"], "{:.1f}"), number(speed["min"], "{:.1f}"), number(speed["max"], "{:.1f}"),
-                      number(row["gbps"], "{:.1f}"), number(row["tops"], "{:.3f}"),
-                      number(row.value("tokens_per_step", Json(nullptr)), "{:.2f}")));
+                      number(row["gbps"], "{:.1f}"), share(row, "share_of_memory"), number(row["tops"], "{:.3f}"),
+                      share(row, "share_of_int8"), number(row.value("tokens_per_step", Json(nullptr)), "{:.2f}")));
   }
   const Json& peaks = json["peaks"];
   print(fmt::format("peaks: {} GB/s from memory, {} TOPS int8\n", number(peaks["gbps"], "{:.1f}"),
                     number(peaks["int8_tops"], "{:.2f}")));
 }
 
+/// The table of --steps, the longest first.
+void print_steps(std::vector<StepTime> times) {
+  std::sort(times.begin(), times.end(), [](const StepTime& a, const StepTime& b) { return a.seconds > b.seconds; });
+  double total = 0;
+  for (const StepTime& time : times) total += time.seconds;
+  print(fmt::format("{:<40} {:>9} {:>10} {:>6}\n", "step", "runs", "us each", "share"));
+  for (const StepTime& time : times) {
+    print(fmt::format("{:<40} {:>9} {:>10.1f} {:>5.1f}%\n", time.name, time.n_run,
+                      1e6 * time.seconds / static_cast<double>(time.n_run), 100 * time.seconds / total));
+  }
+}
+
 }  // namespace
 
 int cmd_bench(Options options) {
   const StopSignals signals;
+  const Sizes sizes = read_sizes(options);
   EngineSetup setup = set_up_engine(options);
-  fit_context(options, setup.engine);
+  fit_context(sizes, setup.engine);
   const int n_threads = setup.engine.backend.n_threads > 0 ? setup.engine.backend.n_threads
                                                            : std::max(1u, std::thread::hardware_concurrency());
   const Peaks peaks = measure_peaks(n_threads);
   const std::unique_ptr<Engine> engine = load_engine(setup, "bench", signals);
-  const TextModel model = read_text_model(engine->model().file());
-  const PlanCost cost = plan_cost(Model::open(options.model, setup.engine.w4a4)->plan(nullptr));
+  BenchTarget target{*engine, engine->model_plan()};
   Scheduler scheduler(*engine);
-  const std::vector<BenchTest> tests = make_tests(options, *engine, scheduler, model, cost, signals);
+  std::vector<BenchTest> tests = make_tests(sizes, target);
+  std::optional<TextModel> model;
+  const int64_t n_text = engine->drafter() ? largest(sizes.gen) : 0;
+  if (n_text > 0 && options.draft_accept > 0) {
+    tests.push_back(synthetic_draft_test(target, n_text, options.draft_accept));
+  } else if (n_text > 0 && !is_shape(options.model)) {
+    model = read_text_model(engine->model().file());
+    add_text_tests(n_text, scheduler, *model, signals, tests);
+  }
   if (tests.empty()) fail(ErrorKind::usage, "no test is left: --prompt, --gen and --verify are all 0");
+  if (options.steps) engine->target_program().measure_steps();
   const Json json = document(*engine, measure(tests, options.bench_reps, signals), peaks, n_threads);
   if (options.json) {
     print_json(json);
   } else {
     print_text(json);
+    if (options.steps) print_steps(engine->target_program().step_times());
   }
   return 0;
 }

@@ -164,11 +164,13 @@ const std::vector<FlagRow>& flag_rows() {
        "a folder for POST /slots/N?action=save and restore; without it slots can't be saved"},
       {"--max-queue", &O::max_queue, "N", "64", kServe, "requests that may wait for a slot; more are refused", 0, 1e6},
       // --- bench
-      {"--prompt/-p,--n-prompt", &O::bench_prompt, "N", "512", kBench, "tokens of the prompt test; 0: leave it out", 0,
-       1 << 20},
-      {"--gen/-n,--n-gen", &O::bench_gen, "N", "64", kBench, "tokens of the decode tests; 0: leave them out", 0,
-       1 << 20},
-      {"--verify", &O::bench_verify, "N", "8", kBench, "rows of the verify test; 0: leave it out", 0, 1024},
+      {"--prompt/-p,--n-prompt", &O::bench_prompt, "N,N", "512", kBench, "tokens of the prompt tests; 0: leave them out"},
+      {"--gen/-n,--n-gen", &O::bench_gen, "N,N", "64", kBench, "tokens of the decode tests; 0: leave them out"},
+      {"--verify", &O::bench_verify, "N,N", "8", kBench, "rows of the verify tests; 0: leave them out"},
+      {"--depth/-d,--n-depth", &O::bench_depth, "N,N", "0", kBench, "tokens before those of a test"},
+      {"--draft-accept", &O::draft_accept, "X", "0, off", kBench,
+       "with a drafter: tokens kept a step, by chance, instead of texts (what drafting costs on this machine)", 0, 1024},
+      {"--steps", &O::steps, "", "", kBench, "where the time goes: a table by kind of step"},
       {"--reps/-r,--repetitions", &O::bench_reps, "N", "5", kBench, "times each test runs, in turn with the others", 1,
        1000},
       // --- measurements over texts

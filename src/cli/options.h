@@ -70,7 +70,10 @@ struct Options {
   int64_t port = 8000, max_queue = 64;
 
   // bench
-  int64_t bench_prompt = 512, bench_gen = 64, bench_verify = 8, bench_reps = 5;
+  std::string bench_prompt = "512", bench_gen = "64", bench_verify = "8", bench_depth = "0";  // lists of numbers
+  int64_t bench_reps = 5;
+  double draft_accept = 0;
+  bool steps = false;
 
   // measurements over texts
   int64_t n_chunks = 0;

@@ -14,9 +14,9 @@ namespace onebit::cpu {
 using GemmFn = void (*)(const float* a, int64_t a_row, int64_t a_col, const void* b, int64_t b_row, float* c,
                         int64_t c_row, int64_t m, int64_t n, int64_t k, bool add);
 
-/// acc [n_tok, 16] += strip [16, 32 * n_block] times tile [n_tok, 32 * n_block]: exact integer sums per block, scaled
+/// y [n_tok, 16] (+)= strip [16, 32 * n_block] times tile [n_tok, 32 * n_block]: exact integer sums per block, scaled
 /// and summed in f32. `act` is a tile of exactly n_tok tokens (1..16).
-using TileFn = void (*)(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc);
+using TileFn = void (*)(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
 
 struct Kernels {
   const char* isa;

@@ -81,4 +81,11 @@ constexpr StripShape kStripShapes[kStripForms] = {
     {Wide::by32, 1, 0, 272},       // mxfp4: exponent u8 | nibbles, indices of a table
 };
 
+/// Where the products of a strip and a tile go: row t to y + t * row, 16 floats each.
+struct TileOut {
+  float* y;
+  int64_t row;  // floats from one row to the next
+  bool add;     // to what is there, else it is overwritten
+};
+
 }  // namespace onebit::cpu

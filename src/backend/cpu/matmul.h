@@ -4,15 +4,23 @@
 
 #include <cstdint>
 
+#include "backend/cpu/layout.h"
+
 namespace onebit::cpu {
 
-#define ONEBIT_TILES(isa)                                                                                            \
-  void matmul_q4_0_act_##isa(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc);      \
-  void matmul_q8_0_act_##isa(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc);      \
-  void matmul_wide32_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc);     \
-  void matmul_wide16_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc);     \
-  void matmul_wide32_min_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc); \
-  void matmul_wide16_min_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc);
+#define ONEBIT_TILES(isa)                                                                               \
+  void matmul_q4_0_act_##isa(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block,      \
+                             const TileOut& out);                                                       \
+  void matmul_q8_0_act_##isa(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block,      \
+                             const TileOut& out);                                                       \
+  void matmul_wide32_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,     \
+                               const TileOut& out);                                                     \
+  void matmul_wide16_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,     \
+                               const TileOut& out);                                                     \
+  void matmul_wide32_min_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, \
+                                   const TileOut& out);                                                 \
+  void matmul_wide16_min_act_##isa(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, \
+                                   const TileOut& out);
 ONEBIT_TILES(portable)
 ONEBIT_TILES(avx2)
 ONEBIT_TILES(avx512)

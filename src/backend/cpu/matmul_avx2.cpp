@@ -109,13 +109,14 @@ struct WideBlock {
   }
 };
 
-/// acc [T, 16] (8 of the 16 lanes) += half a strip times tokens t0 .. t0 + T - 1 of a tile of n_tok tokens.
+/// y [T, 16] (8 of the 16 lanes) (+)= half a strip times tokens t0 .. t0 + T - 1 of a tile of n_tok tokens.
 template <class Form, int T>
-void half_tile(const uint8_t* strip, int half, const uint8_t* act, int n_tok, int t0, int64_t n_block, float* acc) {
+void half_tile(const uint8_t* strip, int half, const uint8_t* act, int n_tok, int t0, int64_t n_block,
+               const TileOut& out) {
   constexpr int kGroups = Form::kGroups, kPart = 8 / kGroups;
   __m256 total[T];
 #pragma GCC unroll 4
-  for (int t = 0; t < T; ++t) total[t] = _mm256_loadu_ps(acc + 16 * t);
+  for (int t = 0; t < T; ++t) total[t] = out.add ? _mm256_loadu_ps(out.y + t * out.row) : _mm256_setzero_ps();
   for (int64_t b = 0; b < n_block; ++b, strip += Form::kBytes, act += kActBlockBytes * n_tok) {
     __m256i codes[8];
     __m256 scale[kGroups], min[kGroups];
@@ -143,52 +144,56 @@ void half_tile(const uint8_t* strip, int half, const uint8_t* act, int n_tok, in
     }
   }
 #pragma GCC unroll 4
-  for (int t = 0; t < T; ++t) _mm256_storeu_ps(acc + 16 * t, total[t]);
+  for (int t = 0; t < T; ++t) _mm256_storeu_ps(out.y + t * out.row, total[t]);
 }
 
 /// Both halves block range by block range, so that the second finds the weights in L1.
 template <class Form, int T>
-void tile(const uint8_t* strip, const uint8_t* act, int n_tok, int t0, int64_t n_block, float* acc) {
+void tile(const uint8_t* strip, const uint8_t* act, int n_tok, int t0, int64_t n_block, const TileOut& out) {
   constexpr int64_t kStep = 16;
   for (int64_t b = 0; b < n_block; b += kStep) {
     const int64_t n = n_block - b < kStep ? n_block - b : kStep;
     const uint8_t* part = strip + b * Form::kBytes;
     const uint8_t* columns = act + b * kActBlockBytes * n_tok;
-    half_tile<Form, T>(part, 0, columns, n_tok, t0, n, acc);
-    half_tile<Form, T>(part, 1, columns, n_tok, t0, n, acc + 8);
+    const bool add = out.add || b > 0;
+    half_tile<Form, T>(part, 0, columns, n_tok, t0, n, {out.y, out.row, add});
+    half_tile<Form, T>(part, 1, columns, n_tok, t0, n, {out.y + 8, out.row, add});
   }
 }
 
 template <class Form>
-void tiles(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
+void tiles(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  const auto from = [&](int t) { return TileOut{out.y + t * out.row, out.row, out.add}; };
   int t = 0;
-  for (; t + 4 <= n_tok; t += 4) tile<Form, 4>(strip, act, n_tok, t, n_block, acc + 16 * t);
+  for (; t + 4 <= n_tok; t += 4) tile<Form, 4>(strip, act, n_tok, t, n_block, from(t));
   if (t + 2 <= n_tok) {
-    tile<Form, 2>(strip, act, n_tok, t, n_block, acc + 16 * t);
+    tile<Form, 2>(strip, act, n_tok, t, n_block, from(t));
     t += 2;
   }
-  if (t < n_tok) tile<Form, 1>(strip, act, n_tok, t, n_block, acc + 16 * t);
+  if (t < n_tok) tile<Form, 1>(strip, act, n_tok, t, n_block, from(t));
 }
 
 }  // namespace
 
-void matmul_q4_0_act_avx2(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<Q4>(strip, act, n_tok, n_block, acc);
+void matmul_q4_0_act_avx2(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<Q4>(strip, act, n_tok, n_block, out);
 }
-void matmul_q8_0_act_avx2(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<Q8>(strip, act, n_tok, n_block, acc);
+void matmul_q8_0_act_avx2(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<Q8>(strip, act, n_tok, n_block, out);
 }
-void matmul_wide32_act_avx2(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<WideBlock<1, false>>(wide, act, n_tok, n_block, acc);
+void matmul_wide32_act_avx2(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<WideBlock<1, false>>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide16_act_avx2(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<WideBlock<2, false>>(wide, act, n_tok, n_block, acc);
+void matmul_wide16_act_avx2(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<WideBlock<2, false>>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide32_min_act_avx2(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<WideBlock<1, true>>(wide, act, n_tok, n_block, acc);
+void matmul_wide32_min_act_avx2(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
+                                const TileOut& out) {
+  tiles<WideBlock<1, true>>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide16_min_act_avx2(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<WideBlock<2, true>>(wide, act, n_tok, n_block, acc);
+void matmul_wide16_min_act_avx2(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
+                                const TileOut& out) {
+  tiles<WideBlock<2, true>>(wide, act, n_tok, n_block, out);
 }
 
 }  // namespace onebit::cpu

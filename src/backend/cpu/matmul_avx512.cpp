@@ -105,13 +105,13 @@ ONEBIT_INLINE __m512i sums_of(const int32_t* start, const int32_t* half_sums, in
   return _mm512_madd_epi16(_mm512_set1_epi32(*half_sums), _mm512_set1_epi32(g == 0 ? first : second));
 }
 
-/// acc [T, 16] += strip times tile. T accumulators, 8 codes and a few temporaries fill the 32 registers at T = 16.
+/// y [T, 16] (+)= strip times tile. T accumulators, 8 codes and a few temporaries fill the 32 registers at T = 16.
 template <class Form, int T>
-void tile(const uint8_t* __restrict strip, const uint8_t* __restrict act, int64_t n_block, float* __restrict acc) {
+void tile(const uint8_t* __restrict strip, const uint8_t* __restrict act, int64_t n_block, const TileOut& out) {
   constexpr int kGroups = Form::kGroups, kPart = 8 / kGroups;
   __m512 total[T];
 #pragma GCC unroll 16
-  for (int t = 0; t < T; ++t) total[t] = _mm512_loadu_ps(acc + 16 * t);
+  for (int t = 0; t < T; ++t) total[t] = out.add ? _mm512_loadu_ps(out.y + t * out.row) : _mm512_setzero_ps();
   for (int64_t b = 0; b < n_block; ++b, strip += Form::kBytes, act += kActBlockBytes * T) {
     __m512i codes[8];
     __m512 scale[kGroups], min[kGroups];
@@ -136,38 +136,40 @@ void tile(const uint8_t* __restrict strip, const uint8_t* __restrict act, int64_
     }
   }
 #pragma GCC unroll 16
-  for (int t = 0; t < T; ++t) _mm512_storeu_ps(acc + 16 * t, total[t]);
+  for (int t = 0; t < T; ++t) _mm512_storeu_ps(out.y + t * out.row, total[t]);
 }
 
 template <class Form>
-void tiles(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  using Fn = void (*)(const uint8_t*, const uint8_t*, int64_t, float*);
+void tiles(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  using Fn = void (*)(const uint8_t*, const uint8_t*, int64_t, const TileOut&);
   static constexpr Fn kByTokens[kTileTokens] = {tile<Form, 1>,  tile<Form, 2>,  tile<Form, 3>,  tile<Form, 4>,
                                                 tile<Form, 5>,  tile<Form, 6>,  tile<Form, 7>,  tile<Form, 8>,
                                                 tile<Form, 9>,  tile<Form, 10>, tile<Form, 11>, tile<Form, 12>,
                                                 tile<Form, 13>, tile<Form, 14>, tile<Form, 15>, tile<Form, 16>};
-  kByTokens[n_tok - 1](strip, act, n_block, acc);
+  kByTokens[n_tok - 1](strip, act, n_block, out);
 }
 
 }  // namespace
 
-void matmul_q4_0_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<Q4>(strip, act, n_tok, n_block, acc);
+void matmul_q4_0_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<Q4>(strip, act, n_tok, n_block, out);
 }
-void matmul_q8_0_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<Q8>(strip, act, n_tok, n_block, acc);
+void matmul_q8_0_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<Q8>(strip, act, n_tok, n_block, out);
 }
-void matmul_wide32_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<WideBlock<1, false>>(wide, act, n_tok, n_block, acc);
+void matmul_wide32_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<WideBlock<1, false>>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide16_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<WideBlock<2, false>>(wide, act, n_tok, n_block, acc);
+void matmul_wide16_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<WideBlock<2, false>>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide32_min_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<WideBlock<1, true>>(wide, act, n_tok, n_block, acc);
+void matmul_wide32_min_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
+                                  const TileOut& out) {
+  tiles<WideBlock<1, true>>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide16_min_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  tiles<WideBlock<2, true>>(wide, act, n_tok, n_block, acc);
+void matmul_wide16_min_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
+                                  const TileOut& out) {
+  tiles<WideBlock<2, true>>(wide, act, n_tok, n_block, out);
 }
 
 }  // namespace onebit::cpu

@@ -32,9 +32,13 @@ void dot_codes(const uint8_t* codes, const int8_t* a, int first, int last, int32
   }
 }
 
-/// `Groups` scales (and minimums) per block of 32 columns.
+void clear_unless_added(const TileOut& out, int n_tok) {
+  for (int t = 0; t < n_tok && !out.add; ++t) std::memset(out.y + t * out.row, 0, kLanes * 4);
+}
+
+/// `Groups` scales (and minimums) per block of 32 columns; adds to y.
 template <int Groups, bool Min>
-void matmul_wide(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
+void add_wide(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
   constexpr int kBytes = kCodeBytes + 64 * Groups * (Min ? 2 : 1);
   for (int64_t b = 0; b < n_block; ++b, wide += kBytes, act += kActBlockBytes * n_tok) {
     float factors[4][kLanes];
@@ -47,12 +51,18 @@ void matmul_wide(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_b
         dot_codes(wide, token.codes, 8 / Groups * g, 8 / Groups * (g + 1), products);
         for (int r = 0; r < kLanes; ++r) {
           const int32_t exact = Min ? products[r] : products[r] - kQ8Bias * sum;
-          acc[kLanes * t + r] += static_cast<float>(exact) * factors[g][r] * token.scale;
-          if (Min) acc[kLanes * t + r] -= static_cast<float>(8 * sum) * factors[Groups + g][r] * token.scale;
+          out.y[t * out.row + r] += static_cast<float>(exact) * factors[g][r] * token.scale;
+          if (Min) out.y[t * out.row + r] -= static_cast<float>(8 * sum) * factors[Groups + g][r] * token.scale;
         }
       }
     }
   }
+}
+
+template <int Groups, bool Min>
+void matmul_wide(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  clear_unless_added(out, n_tok);
+  add_wide<Groups, Min>(wide, act, n_tok, n_block, out);
 }
 
 /// One block of f16 scales and codes -> a wide block.
@@ -67,38 +77,46 @@ void widen(const uint8_t* strip, uint8_t* wide) {
 
 }  // namespace
 
-void matmul_q4_0_act_portable(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
+void matmul_q4_0_act_portable(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block,
+                              const TileOut& out) {
   uint8_t wide[kWideBytesMax];
+  clear_unless_added(out, n_tok);
   for (int64_t b = 0; b < n_block; ++b, strip += kQ4BlockBytes, act += kActBlockBytes * n_tok) {
     widen(strip, wide);
     for (int i = 0; i < kCodeBytes / 2; ++i) {
       wide[i] = static_cast<uint8_t>((strip[kHalfBytes + i] & 15) + kQ8Bias - 8);
       wide[kCodeBytes / 2 + i] = static_cast<uint8_t>((strip[kHalfBytes + i] >> 4) + kQ8Bias - 8);
     }
-    matmul_wide<1, false>(wide, act, n_tok, 1, acc);
+    add_wide<1, false>(wide, act, n_tok, 1, out);
   }
 }
 
-void matmul_q8_0_act_portable(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
+void matmul_q8_0_act_portable(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block,
+                              const TileOut& out) {
   uint8_t wide[kWideBytesMax];
+  clear_unless_added(out, n_tok);
   for (int64_t b = 0; b < n_block; ++b, strip += kQ8BlockBytes, act += kActBlockBytes * n_tok) {
     widen(strip, wide);
     std::memcpy(wide, strip + kHalfBytes, kCodeBytes);
-    matmul_wide<1, false>(wide, act, n_tok, 1, acc);
+    add_wide<1, false>(wide, act, n_tok, 1, out);
   }
 }
 
-void matmul_wide32_act_portable(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  matmul_wide<1, false>(wide, act, n_tok, n_block, acc);
+void matmul_wide32_act_portable(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
+                                const TileOut& out) {
+  matmul_wide<1, false>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide16_act_portable(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  matmul_wide<2, false>(wide, act, n_tok, n_block, acc);
+void matmul_wide16_act_portable(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
+                                const TileOut& out) {
+  matmul_wide<2, false>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide32_min_act_portable(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  matmul_wide<1, true>(wide, act, n_tok, n_block, acc);
+void matmul_wide32_min_act_portable(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
+                                    const TileOut& out) {
+  matmul_wide<1, true>(wide, act, n_tok, n_block, out);
 }
-void matmul_wide16_min_act_portable(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, float* acc) {
-  matmul_wide<2, true>(wide, act, n_tok, n_block, acc);
+void matmul_wide16_min_act_portable(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
+                                    const TileOut& out) {
+  matmul_wide<2, true>(wide, act, n_tok, n_block, out);
 }
 
 }  // namespace onebit::cpu

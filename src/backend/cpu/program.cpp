@@ -1,7 +1,9 @@
 #include "backend/cpu/program.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <map>
 
 #include "backend/cpu/schedule.h"
 #include "base/error.h"
@@ -126,9 +128,11 @@ void CpuProgram::allocate_scratch() {
   }
   thread_scratch_ = Pages(thread_bytes_ * pool_.size());
   shared_scratch_ = Pages(shared_bytes);
-  claims_ = std::make_unique<std::atomic<int64_t>[]>(steps_.size());
+  claims_stride_ = (static_cast<int64_t>(steps_.size()) + 15) / 16 * 16;  // counters of two threads share no line
+  claims_ = std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(claims_stride_ * pool_.size()));
   for (size_t i = 0; i < steps_.size(); ++i) {
     steps_[i].claims = &claims_[i];
+    steps_[i].claims_stride = claims_stride_;
     steps_[i].shared = shared_scratch_.data();
   }
 }
@@ -200,19 +204,56 @@ Ticket CpuProgram::submit(const Batch& batch) {
     }
     ++index;
   }
-  for (size_t i = 0; i < steps_.size(); ++i) claims_[i].store(0, std::memory_order_relaxed);
   pool_.run([this](int thread) { run_thread(thread); });
   return ++last_;
 }
 
 void CpuProgram::run_thread(int thread) {
   Worker worker(run_, pool_, thread, thread_scratch_.data() + thread * thread_bytes_);
+  for (int64_t i = 0; i < claims_stride_; ++i) {
+    claims_[static_cast<size_t>(thread * claims_stride_ + i)].store(0, std::memory_order_relaxed);
+  }
   for (const auto& rope : ropes_) fill_rope_table(*rope, run_, share(run_.n_tok, 1, thread, pool_.size()));
   const std::vector<bool>& barriers = run_.n_tok == 1 ? single_row_barriers_ : barriers_;
+  if (thread == 0 && !times_.empty()) return run_measured(worker, barriers);
   for (size_t i = 0; i < steps_.size(); ++i) {
     if (barriers[i]) pool_.barrier();
     steps_[i].run(steps_[i], worker);
   }
+}
+
+/// A step's time runs until the next one starts, so that waiting for other threads counts as its own.
+void CpuProgram::run_measured(Worker& worker, const std::vector<bool>& barriers) {
+  using Clock = std::chrono::steady_clock;
+  pool_.barrier();
+  Clock::time_point start = Clock::now();
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    steps_[i].run(steps_[i], worker);
+    if (i + 1 < steps_.size() && barriers[i + 1]) pool_.barrier();
+    const Clock::time_point end = Clock::now();
+    ++times_[i].n_run;
+    times_[i].seconds += std::chrono::duration<double>(end - start).count();
+    start = end;
+  }
+}
+
+std::vector<StepTime> CpuProgram::step_times() const {
+  std::map<std::string, StepTime> by_name;
+  for (size_t i = 0; i < times_.size(); ++i) {
+    const Step& step = plan_.steps()[i];
+    std::string name(op_info(step.op).name);
+    if (step.op == Op::matmul || step.op == Op::matmul_experts) {
+      const Weight& w = *step.weights[0];
+      name += fmt::format(" {} [{}, {}]", type_name(w.type), w.n_out(), w.n_in());
+    }
+    StepTime& sum = by_name[name];
+    sum.name = name;
+    sum.n_run += times_[i].n_run;
+    sum.seconds += times_[i].seconds;
+  }
+  std::vector<StepTime> list;
+  for (auto& [name, time] : by_name) list.push_back(std::move(time));
+  return list;
 }
 
 void CpuProgram::wait(Ticket ticket) { CHECK(ticket <= last_); }

@@ -20,6 +20,8 @@ class CpuProgram : public Program {
   void wait(Ticket ticket) override;
   void read(int index, int64_t row, std::span<float> to) override;
   void read(int index, int64_t row, std::span<int32_t> to) override;
+  void measure_steps() override { times_.assign(steps_.size(), {}); }
+  std::vector<StepTime> step_times() const override;
 
  private:
   /// An upper bound that batches are checked against; 0 where the plan has no such operand.
@@ -36,6 +38,7 @@ class CpuProgram : public Program {
   void place_barriers();
   void check_batch(const Batch& batch);
   void run_thread(int thread);
+  void run_measured(Worker& worker, const std::vector<bool>& barriers);
   template <class T>
   void copy_out(int index, int64_t row, std::span<T> to, Dtype type) const;
 
@@ -48,11 +51,13 @@ class CpuProgram : public Program {
   std::vector<CpuStep> steps_;
   std::vector<bool> barriers_, single_row_barriers_;  // before each step; the second for batches of one token
   std::vector<std::unique_ptr<RopeTable>> ropes_;
-  std::unique_ptr<std::atomic<int64_t>[]> claims_;  // by step
+  std::unique_ptr<std::atomic<int64_t>[]> claims_;  // [threads, steps]
+  int64_t claims_stride_ = 0;
   Pages thread_scratch_, shared_scratch_;
   int64_t thread_bytes_ = 0;  // of each thread
   Bounds bounds_;
   std::vector<int32_t> slots_seen_;  // by slot: the run that used it last
+  std::vector<StepTime> times_;      // by step, of thread 0 with its waiting; empty: not measured
   Run run_;
   Ticket last_ = 0;
 };

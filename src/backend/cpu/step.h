@@ -5,6 +5,7 @@
 // share of the work: by rows (row-local steps), or by claiming pieces from a counter.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -55,7 +56,8 @@ struct CpuStep {
   const RopeTable* rope = nullptr;
 
   void (*run)(const CpuStep& step, Worker& worker) = nullptr;
-  std::atomic<int64_t>* claims = nullptr;  // this step's counter, 0 when a run starts
+  std::atomic<int64_t>* claims = nullptr;  // this step's counter of thread 0, 0 when a run starts
+  int64_t claims_stride = 0;               // to the counter of the next thread
   uint8_t* shared = nullptr;               // scratch of all threads
 
   template <class T>
@@ -111,6 +113,22 @@ class Worker {
     const int64_t unit = n >= kTileTokens * n_thread() ? kTileTokens : 1;  // whole tiles share no cache lines
     const Range tokens = share(n, unit, thread_, n_thread());
     return {tokens.begin * value.info.multiple, tokens.end * value.info.multiple};
+  }
+
+  /// Deals out [0, n) in ranges of up to `per_claim`: a thread works through a contiguous share of its own, in order,
+  /// and then through what is left of the others', so that one that isn't running holds nobody up.
+  template <class F>
+  void deal(const CpuStep& step, int64_t n, int64_t per_claim, F f) {
+    for (int i = 0; i < n_thread(); ++i) {
+      const int owner = (thread_ + i) % n_thread();
+      const Range all = share(n, 1, owner, n_thread());
+      std::atomic<int64_t>& taken = step.claims[owner * step.claims_stride];
+      while (true) {
+        const int64_t first = all.begin + taken.fetch_add(per_claim, std::memory_order_relaxed);
+        if (first >= all.end) break;
+        f(Range{first, std::min(first + per_claim, all.end)});
+      }
+    }
   }
 
   /// This thread's scratch, as large as the step's needs() asked for, aligned to 64 bytes.

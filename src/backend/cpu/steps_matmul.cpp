@@ -1,9 +1,8 @@
 // Matrix products with quantised and float weights, and the quantisation of their inputs.
 //
-// Outputs are cut into strips of 16 rows and threads claim a few strips at a time. A claim walks its strips with all
-// tokens: for the 1..16 rows of decode and verify that is one pass over the weights at memory speed; for prompts a
-// strip (46 KB at K = 5120) stays in L2 while the 16 tiles of a block of 256 tokens pass by, and their codes come from
-// L3.
+// Outputs are cut into strips of 16 rows. Each thread has a contiguous share of them and takes a few at a time, so that
+// it streams through memory in order. The 1..16 rows of decode and verify are one pass over the weights; for prompts
+// the strips of a claim stay in L2 while one tile of activations after the other passes by.
 #include <algorithm>
 #include <cstring>
 
@@ -13,43 +12,56 @@
 namespace onebit::cpu {
 namespace {
 
-constexpr int64_t kTilesPerPass = 16;    // tiles of activations that meet a strip before the next strip
-constexpr int64_t kBlocksPerChunk = 16;  // blocks that are unpacked at a time: 12 KB, with a tile's codes within L1
-constexpr int64_t kFloatDepth = 512;     // columns of a 64-row float strip at a time: 128 KB, within L2
-constexpr int kAccFloats = kTileTokens * kLanes;
+constexpr int64_t kTilesPerPass = 16;       // tiles of activations that meet an unpacked strip at a time
+constexpr int64_t kBlocksPerChunk = 32;     // blocks that are unpacked at a time: 22 KB, within L1
+constexpr int64_t kFloatDepth = 512;        // columns of a 64-row float strip at a time: 128 KB, within L2
+constexpr int64_t kClaimBytes = 512 << 10;  // weights that a thread takes at a time, within L2
+constexpr int kTileFloats = kTileTokens * kLanes;
 
-/// Hands the sums of one tile and strip out to the result rows.
-void put_sums(const float* sums, int n_tok, int64_t first_tok, int64_t first_row, int64_t n_row, const Results& to) {
-  for (int t = 0; t < n_tok; ++t, sums += kLanes) {
-    float* y = to.row(first_tok + t) + first_row;
-    if (n_row == kLanes) {
-      std::memcpy(y, sums, kLanes * 4);  // of constant size, so that no call is made
-    } else {
-      std::memcpy(y, sums, static_cast<size_t>(n_row) * 4);
+/// Where the products of strip s and a tile go: straight to the results where a whole strip of a plain row fits, else
+/// to `spare` [16, 16].
+bool goes_straight(const LoadedWeight& weight, int64_t s, const Results& to) {
+  return !to.rows && (s + 1) * kLanes <= weight.n_out;
+}
+TileOut out_for(const LoadedWeight& weight, int64_t s, int64_t tile, const Results& to, float* spare, bool add) {
+  if (goes_straight(weight, s, to)) return {to.row(tile * kTileTokens) + s * kLanes, to.y_row, add};
+  return {spare, kLanes, add};
+}
+void hand_out(const LoadedWeight& weight, int64_t s, int64_t tile, int n_tok, const Results& to, const float* spare) {
+  if (goes_straight(weight, s, to)) return;
+  const auto bytes = static_cast<size_t>(std::min<int64_t>(kLanes, weight.n_out - s * kLanes)) * 4;
+  for (int t = 0; t < n_tok; ++t) std::memcpy(to.row(tile * kTileTokens + t) + s * kLanes, spare + t * kLanes, bytes);
+}
+
+/// Strips that the tile kernels read as they are: each tile of activations stays in L1 for all strips.
+void multiply_plain(TileFn multiply, const LoadedWeight& weight, const uint8_t* matrix, Range strips, const ActRows& x,
+                    const Results& to, float* spare) {
+  for (int64_t tile = 0; tile < x.n_tile(); ++tile) {
+    const int n_tok = x.tile_tokens(tile);
+    for (int64_t s = strips.begin; s < strips.end; ++s) {
+      multiply(matrix + s * weight.strip_bytes, x.tile(tile), n_tok, x.n_block,
+               out_for(weight, s, tile, to, spare, false));
+      hand_out(weight, s, tile, n_tok, to, spare);
     }
   }
 }
 
-/// acc [tiles, 16, 16] = one strip times tiles [first, last).
-void multiply_strip(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* strip, const ActRows& x,
-                    int64_t first, int64_t last, float* acc, uint8_t* wide) {
-  std::memset(acc, 0, static_cast<size_t>((last - first) * kAccFloats) * 4);
-  if (weight.strip == Strip::q4_0 || weight.strip == Strip::q8_0) {
-    const TileFn multiply = weight.strip == Strip::q4_0 ? kernels.matmul_q4_0 : kernels.matmul_q8_0;
-    for (int64_t tile = first; tile < last; ++tile, acc += kAccFloats) {
-      multiply(strip, x.tile(tile), x.tile_tokens(tile), x.n_block, acc);
-    }
-    return;
-  }
-  const StripShape& shape = shape_of(weight.strip);
-  const TileFn multiply = kernels.matmul_wide[static_cast<int>(shape.wide)];
+/// Strips that are unpacked first, a chunk at a time for all tiles from `first` to `last`. spare: [tiles, 16, 16].
+void multiply_unpacked(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, int64_t s,
+                       const ActRows& x, int64_t first, int64_t last, const Results& to, float* spare, uint8_t* wide) {
+  const uint8_t* strip = matrix + s * weight.strip_bytes;
+  const TileFn multiply = kernels.matmul_wide[static_cast<int>(shape_of(weight.strip).wide)];
   for (int64_t block = 0; block < x.n_block; block += kBlocksPerChunk) {
     const int64_t n = std::min(kBlocksPerChunk, x.n_block - block);
     kernels.unpack[static_cast<int>(weight.strip)](strip + strip_bytes(weight.strip, block * kBlock), n, wide);
     for (int64_t tile = first; tile < last; ++tile) {
       const int n_tok = x.tile_tokens(tile);
-      multiply(wide, x.tile(tile) + block * n_tok * kActBlockBytes, n_tok, n, acc + (tile - first) * kAccFloats);
+      multiply(wide, x.tile(tile) + block * n_tok * kActBlockBytes, n_tok, n,
+               out_for(weight, s, tile, to, spare + (tile - first) * kTileFloats, block > 0));
     }
+  }
+  for (int64_t tile = first; tile < last; ++tile) {
+    hand_out(weight, s, tile, x.tile_tokens(tile), to, spare + (tile - first) * kTileFloats);
   }
 }
 
@@ -60,24 +72,25 @@ GemmFn gemm_for(const Kernels& kernels, BlockType type) {
 
 }  // namespace
 
-int64_t strip_scratch_bytes() { return kTilesPerPass * kAccFloats * 4 + kBlocksPerChunk * kWideBytesMax; }
+int64_t strip_scratch_bytes() { return kTilesPerPass * kTileFloats * 4 + kBlocksPerChunk * kWideBytesMax; }
 
-int64_t strips_per_claim(int64_t n_strip, int n_thread) {
-  return n_thread == 1 ? n_strip : std::clamp<int64_t>(n_strip / (16 * n_thread), 1, 16);
+int64_t strips_per_claim(const LoadedWeight& weight, int n_thread) {
+  const int64_t fitting = std::clamp<int64_t>(kClaimBytes / weight.strip_bytes, 1, 16);
+  return std::clamp<int64_t>(weight.n_strip() / (8 * n_thread), 1, fitting);
 }
 
 void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
                      const ActRows& x, const Results& to, uint8_t* scratch) {
-  auto* acc = reinterpret_cast<float*>(scratch);
-  uint8_t* wide = scratch + kTilesPerPass * kAccFloats * 4;
+  auto* spare = reinterpret_cast<float*>(scratch);
+  if (weight.strip == Strip::q4_0 || weight.strip == Strip::q8_0) {
+    const TileFn multiply = weight.strip == Strip::q4_0 ? kernels.matmul_q4_0 : kernels.matmul_q8_0;
+    return multiply_plain(multiply, weight, matrix, strips, x, to, spare);
+  }
+  uint8_t* wide = scratch + kTilesPerPass * kTileFloats * 4;
   for (int64_t first = 0; first < x.n_tile(); first += kTilesPerPass) {
     const int64_t last = std::min(first + kTilesPerPass, x.n_tile());
     for (int64_t s = strips.begin; s < strips.end; ++s) {
-      multiply_strip(kernels, weight, matrix + s * weight.strip_bytes, x, first, last, acc, wide);
-      const int64_t n_row = std::min<int64_t>(kLanes, weight.n_out - s * kLanes);
-      for (int64_t tile = first; tile < last; ++tile) {
-        put_sums(acc + (tile - first) * kAccFloats, x.tile_tokens(tile), tile * kTileTokens, s * kLanes, n_row, to);
-      }
+      multiply_unpacked(kernels, weight, matrix, s, x, first, last, to, spare, wide);
     }
   }
 }
@@ -132,19 +145,17 @@ Needs needs_matmul(const CpuStep&, const PlanLimits&, int) { return {.thread = s
 void run_matmul(const CpuStep& step, Worker& worker) {
   const LoadedWeight& weight = *step.matrices[0];
   const Operand &x = step.in[0], &y = step.out[0];
-  const int64_t n_row = worker.n_row(x), n_strip = weight.n_strip();
-  const int64_t per_claim = strips_per_claim(n_strip, worker.n_thread());
+  const int64_t n_row = worker.n_row(x);
   const Results to{y.f32(), y.width(), nullptr};
   if (n_row == 0) return;
-  for (int64_t s = step.claims->fetch_add(per_claim); s < n_strip; s = step.claims->fetch_add(per_claim)) {
-    const Range strips{s, std::min(s + per_claim, n_strip)};
+  worker.deal(step, weight.n_strip(), strips_per_claim(weight, worker.n_thread()), [&](Range strips) {
     if (weight.form == LoadedWeight::Form::strips) {
       const ActRows act{x.data, n_row, weight.n_in / kBlock};
       multiply_strips(worker.kernels(), weight, weight.data, strips, act, to, worker.scratch<uint8_t>());
     } else {
       multiply_floats(worker.kernels(), weight, weight.data, strips, x.f32(), n_row, to, nullptr);
     }
-  }
+  });
 }
 
 }  // namespace onebit::cpu
