@@ -57,6 +57,8 @@ class Buffer {
   size_t bytes_;
 };
 
+constexpr int64_t kParts = int64_t{512} << 20;  // workspace of a product
+
 std::mt19937 random_bits(7);
 float normal() {
   static std::normal_distribution<float> distribution;
@@ -229,6 +231,7 @@ void report(const std::string& what, double error, double bound, bool guard) {
 }
 
 void check_type(BlockType type, int64_t n_out, int64_t n_in, bool rotate, ActsMix mix) {
+  const Buffer parts(kParts);
   const TestWeight weight(type, 1, n_out, n_in), second(type, 1, 40, n_in);
   std::vector<ref::CodedRow> coded(static_cast<size_t>(n_out + 40));
   const int64_t bytes = row_bytes(type, n_in);
@@ -279,11 +282,15 @@ void check_type(BlockType type, int64_t n_out, int64_t n_in, bool rotate, ActsMi
       run("integer", units, [&](auto products) { cuda::matmul_integer(products, acts.device, nullptr); });
     }
     if (acts.device.halves) {
-      run("half", 0x1p-10, [&](auto products) { cuda::matmul_half(products, acts.device, nullptr); });
+      run("half", 0x1p-10, [&](auto products) {
+        cuda::matmul_half(products, acts.device, {parts.as(), kParts}, nullptr);
+      });
       if (acts.device.nibbles) {
         run("int4", units, [&](auto products) { cuda::matmul_int4(products, acts.device, nullptr); });
       }
-      run("half (mma)", 0x1p-10, [&](auto products) { cuda::matmul_half(products, acts.device, nullptr, true); });
+      run("half (mma)", 0x1p-10, [&](auto products) {
+        cuda::matmul_half(products, acts.device, {parts.as(), kParts}, nullptr, true);
+      });
     }
   }
 }
@@ -466,6 +473,7 @@ struct Shape {
 
 void time_shape(const Shape& shape, std::span<const int64_t> rows) {
   const TimedWeights weights(shape.type, shape.n_out, shape.n_in, 1, 0);
+  const Buffer parts(kParts);
   for (const int64_t n_row : rows) {
     TestActs acts(n_row, shape.n_in, true, ActsMix::int8, false);
     std::vector<Buffer> y;
@@ -478,7 +486,7 @@ void time_shape(const Shape& shape, std::span<const int64_t> rows) {
         if (n_row <= cuda::kIntegerMatmulRows) {
           cuda::matmul_integer(products, acts.device, stream);
         } else {
-          cuda::matmul_half(products, acts.device, stream, mma);
+          cuda::matmul_half(products, acts.device, {parts.as(), kParts}, stream, mma);
         }
       });
     };
@@ -491,7 +499,7 @@ void time_shape(const Shape& shape, std::span<const int64_t> rows) {
         const auto& set = weights.sets[static_cast<size_t>(call) % weights.sets.size()];
         std::vector<Product> products;
         for (size_t i = 0; i < set.size(); ++i) products.push_back({&set[i], y[i].as<float>(), nullptr});
-        cuda::matmul_half(products, acts.device, stream);
+        cuda::matmul_half(products, acts.device, {parts.as(), kParts}, stream);
       });
       print_time(std::string(shape.name) + " (half)", n_row, us, weights.bytes, flops);
     }
@@ -500,6 +508,7 @@ void time_shape(const Shape& shape, std::span<const int64_t> rows) {
 
 /// Everything that the matmuls and quantisations of a dense 27B layer take, 16 distinct layers in a row.
 void time_layers(std::span<const int64_t> rows) {
+  const Buffer parts(kParts);
   constexpr int kLayers = 16;
   const int64_t qkvz[] = {10240, 6144}, out[] = {5120}, gate_up[] = {17408, 17408}, ab[] = {48, 48};
   const TimedWeights in(BlockType::q4_0, qkvz, 5120, 1, kLayers), small(BlockType::f32, ab, 5120, 1, kLayers),
@@ -520,7 +529,7 @@ void time_layers(std::span<const int64_t> rows) {
     const auto acts = [&](int64_t k) { return tiled_acts_at(m0.as(), n_row, n_row, k, ActsMix::int8); };
     const auto multiply = [&](std::span<const Product> products, const DeviceActs& input, gpuStream_t stream) {
       if (n_row <= cuda::kIntegerMatmulRows) return cuda::matmul_integer(products, input, stream);
-      cuda::matmul_half(products, input, stream);
+      cuda::matmul_half(products, input, {parts.as(), kParts}, stream);
     };
     const double us = time_us(kLayers, [&](int call, gpuStream_t stream) {
       const auto layer = static_cast<size_t>(call);

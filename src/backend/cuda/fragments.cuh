@@ -24,62 +24,93 @@ struct RowPair {
 
 template <WeightForm kForm>
 struct Unit {
-  static constexpr bool kNibbles = gpu::has_nibbles(kForm);
-  static constexpr bool kBy16 = kForm == WeightForm::b8k || kForm == WeightForm::b8km;
-  static constexpr bool kMin = kForm == WeightForm::n4k || kForm == WeightForm::b8f || kForm == WeightForm::b8km;
-  static constexpr int kCodeLoads = kNibbles ? 2 : 4;
+  static constexpr bool kBytes = gpu::has_bytes(kForm), kTable = gpu::has_table(kForm);
+  /// Scales for 16 columns; minimums; codes that are unsigned and kBias too large.
+  static constexpr bool kBy16 = kForm == WeightForm::n6k || kForm == WeightForm::b8k || kForm == WeightForm::b8km;
+  static constexpr bool kMin =
+      kForm == WeightForm::n4k || kForm == WeightForm::n5k || kForm == WeightForm::b8f || kForm == WeightForm::b8km;
+  static constexpr int kBias = kForm == WeightForm::n4 ? 8 : kForm == WeightForm::n6k ? 32 : 0;
+  static constexpr int kLowLoads = kBytes ? 4 : 2;
 
-  uint4 codes[kCodeLoads];
+  uint4 low[kLowLoads];
+  uint4 high;  // n6k; n5k: two words
   uint4 scales[kForm == WeightForm::b8f ? 4 : 1];
-  uint4 more;  // b8km: minimums
-  uint4 d;     // n4k, b8k: two words; b8km: four
+  uint4 mins;  // b8km
+  uint4 d;     // n4k, n5k, n6k, t4k, b8k: two words; b8km: four
 
   __device__ void load(const uint8_t* unit, int lane) {
+    using enum WeightForm;
     const int g = lane / 4;
 #pragma unroll
-    for (int i = 0; i < kCodeLoads; ++i) codes[i] = load_stream(unit + i * 512 + lane * 16);
-    const uint8_t* at = unit + gpu::code_bytes(kForm) + g * 16;
-    scales[0] = load_stream(at);
-    if constexpr (kForm == WeightForm::b8f) {
+    for (int i = 0; i < kLowLoads; ++i) low[i] = load_stream(unit + i * 512 + lane * 16);
+    if constexpr (kForm == n6k) high = load_stream(unit + gpu::low_bytes(kForm) + lane * 16);
+    if constexpr (kForm == n5k) set_two(high, load_stream_8(unit + gpu::low_bytes(kForm) + lane * 8));
+    const uint8_t* at = unit + gpu::scales_at(kForm);
+    if constexpr (kForm == t4k) {
+      set_two(scales[0], load_stream_8(at + g * 8));
+      set_two(d, load_stream_8(at + 64 + g * 8));
+    } else {
+      scales[0] = load_stream(at + g * 16);
+    }
+    if constexpr (kForm == b8f) {
 #pragma unroll
-      for (int b = 1; b < 4; ++b) scales[b] = load_stream(at + b * 128);
+      for (int b = 1; b < 4; ++b) scales[b] = load_stream(at + g * 16 + b * 128);
     }
-    if constexpr (kForm == WeightForm::b8km) {
-      more = load_stream(at + 128);
-      d = load_stream(at + 256);
+    if constexpr (kForm == b8km) {
+      mins = load_stream(at + 128 + g * 16);
+      d = load_stream(at + 256 + g * 16);
     }
-    if constexpr (kForm == WeightForm::n4k || kForm == WeightForm::b8k) {
-      const uint2 two = load_stream_8(unit + gpu::code_bytes(kForm) + 128 + g * 8);
-      d.x = two.x;
-      d.y = two.y;
+    if constexpr (kForm == n4k || kForm == n5k || kForm == n6k || kForm == b8k) {
+      set_two(d, load_stream_8(at + 128 + g * 8));
     }
   }
 
-  /// Bytes of block b: rows g, g+8 at columns 4c.., then at 16+4c... Nibbles are unsigned.
+  /// Bytes of block b: rows g, g+8 at columns 4c.., then at 16+4c...
   __device__ void words(int b, uint32_t (&a)[4]) const {
-    if constexpr (kNibbles) {
-      const uint32_t w = part(codes[b / 2], b % 2 * 2), w8 = part(codes[b / 2], b % 2 * 2 + 1);
-      a[0] = w & 0x0f0f0f0fu;
-      a[1] = w8 & 0x0f0f0f0fu;
-      a[2] = w >> 4 & 0x0f0f0f0fu;
-      a[3] = w8 >> 4 & 0x0f0f0f0fu;
-    } else {
-      a[0] = codes[b].x;
-      a[1] = codes[b].y;
-      a[2] = codes[b].z;
-      a[3] = codes[b].w;
+    if constexpr (kBytes) {
+      a[0] = low[b].x;
+      a[1] = low[b].y;
+      a[2] = low[b].z;
+      a[3] = low[b].w;
+      return;
+    }
+    const uint32_t w = part(low[b / 2], b % 2 * 2), w8 = part(low[b / 2], b % 2 * 2 + 1);
+    if constexpr (kTable) {
+      a[0] = look_up(w);
+      a[1] = look_up(w8);
+      a[2] = look_up(w >> 16);
+      a[3] = look_up(w8 >> 16);
+      return;
+    }
+    a[0] = w & 0x0f0f0f0fu;
+    a[1] = w8 & 0x0f0f0f0fu;
+    a[2] = w >> 4 & 0x0f0f0f0fu;
+    a[3] = w8 >> 4 & 0x0f0f0f0fu;
+    if constexpr (kForm == WeightForm::n5k) {
+      const uint32_t h = b < 2 ? high.x : high.y;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) a[j] |= (b % 2 ? h >> j : h << (4 - j)) & 0x10101010u;
+    }
+    if constexpr (kForm == WeightForm::n6k) {
+      const uint32_t h = part(high, b);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) a[j] |= (j < 3 ? h << (4 - 2 * j) : h >> 2) & 0x30303030u;
     }
   }
 
   /// Of block b, half h (kBy16 only).
   __device__ RowPair scale(int b, int h) const {
-    if constexpr (kForm == WeightForm::n4 || kForm == WeightForm::b8) {
+    using enum WeightForm;
+    if constexpr (kForm == n4 || kForm == t4 || kForm == b8) {
       const uint32_t x = part(scales[0], b / 2), y = part(scales[0], 2 + b / 2);
       return b % 2 ? RowPair{high_half(x), high_half(y)} : RowPair{low_half(x), low_half(y)};
-    } else if constexpr (kForm == WeightForm::n4k) {
+    } else if constexpr (kForm == n4k || kForm == n5k) {
       return {low_half(d.x) * static_cast<float>(unsigned_byte(part(scales[0], b / 2), b % 2 * 2)),
               low_half(d.y) * static_cast<float>(unsigned_byte(part(scales[0], 2 + b / 2), b % 2 * 2))};
-    } else if constexpr (kForm == WeightForm::b8f) {
+    } else if constexpr (kForm == t4k) {
+      return {__uint_as_float(d.x) * static_cast<float>(signed_byte(scales[0].x, b)),
+              __uint_as_float(d.y) * static_cast<float>(signed_byte(scales[0].y, b))};
+    } else if constexpr (kForm == b8f) {
       return {__uint_as_float(scales[b].x), __uint_as_float(scales[b].y)};
     } else {
       const int i = b % 2 * 2 + h;
@@ -90,15 +121,16 @@ struct Unit {
   }
 
   __device__ RowPair min(int b, int h) const {
-    if constexpr (kForm == WeightForm::n4k) {
+    using enum WeightForm;
+    if constexpr (kForm == n4k || kForm == n5k) {
       return {high_half(d.x) * static_cast<float>(unsigned_byte(part(scales[0], b / 2), b % 2 * 2 + 1)),
               high_half(d.y) * static_cast<float>(unsigned_byte(part(scales[0], 2 + b / 2), b % 2 * 2 + 1))};
-    } else if constexpr (kForm == WeightForm::b8f) {
+    } else if constexpr (kForm == b8f) {
       return {__uint_as_float(scales[b].z), __uint_as_float(scales[b].w)};
-    } else if constexpr (kForm == WeightForm::b8km) {
+    } else if constexpr (kForm == b8km) {
       const int i = b % 2 * 2 + h;
-      return {__uint_as_float(d.y) * static_cast<float>(unsigned_byte(part(more, b / 2), i)),
-              __uint_as_float(d.w) * static_cast<float>(unsigned_byte(part(more, 2 + b / 2), i))};
+      return {__uint_as_float(d.y) * static_cast<float>(unsigned_byte(part(mins, b / 2), i)),
+              __uint_as_float(d.w) * static_cast<float>(unsigned_byte(part(mins, 2 + b / 2), i))};
     } else {
       return {0, 0};
     }
@@ -106,22 +138,28 @@ struct Unit {
 
   /// Block b as halves: two fragments of k16, each (row g, even columns), (g+8, even), (g, odd), (g+8, odd).
   __device__ void halves(int b, uint32_t (&a)[8]) const {
-    if constexpr (kNibbles) {
-      const uint32_t w = part(codes[b / 2], b % 2 * 2), w8 = part(codes[b / 2], b % 2 * 2 + 1);
+    if constexpr (kForm == WeightForm::n4 || kForm == WeightForm::n4k) {
+      const uint32_t w = part(low[b / 2], b % 2 * 2), w8 = part(low[b / 2], b % 2 * 2 + 1);
       const RowPair s = scale(b, 0), m = min(b, 0);
       nibble_halves(w, s.g, m.g, a[0], a[2], a[4], a[6]);
       nibble_halves(w8, s.g8, m.g8, a[1], a[3], a[5], a[7]);
     } else {
+      uint32_t code[4];
+      words(b, code);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const RowPair s = scale(b, h), m = min(b, h);
-        byte_halves(h ? codes[b].z : codes[b].x, s.g, m.g, a[4 * h], a[4 * h + 2]);
-        byte_halves(h ? codes[b].w : codes[b].y, s.g8, m.g8, a[4 * h + 1], a[4 * h + 3]);
+        byte_halves(code[2 * h], s.g, m.g, a[4 * h], a[4 * h + 2]);
+        byte_halves(code[2 * h + 1], s.g8, m.g8, a[4 * h + 1], a[4 * h + 3]);
       }
     }
   }
 
  private:
+  static __device__ void set_two(uint4& to, uint2 two) {
+    to.x = two.x;
+    to.y = two.y;
+  }
   static __device__ uint32_t bits(__half2 x) { return *reinterpret_cast<uint32_t*>(&x); }
   static __device__ __half2 halves_of(uint32_t x) { return *reinterpret_cast<__half2*>(&x); }
   static __device__ uint32_t scaled(__half2 code, float s, float m) {
@@ -129,12 +167,19 @@ struct Unit {
     return bits(__hmul2(code, __float2half2_rn(s)));
   }
 
+  /// Four nibbles of the low 16 bits -> four bytes of the table of iq4_nl: two selections of 8 entries by the low three
+  /// bits, and one between them by the fourth.
+  static __device__ uint32_t look_up(uint32_t nibbles) {
+    const uint32_t at = nibbles & 0x7777u;
+    const uint32_t small = __byte_perm(0xbfad9881u, 0xf6eaddcfu, at), large = __byte_perm(0x26190d01u, 0x71594535u, at);
+    return __byte_perm(small, large, 0x3210u | (nibbles & 0x8888u) >> 1);
+  }
+
   /// 8 nibbles of a row: a half with exponent 2^10 holds an integer in its low bits, so masks make 1024 + code (or
   /// 1024 + 16 code), and a subtraction (or a multiply-add) leaves the code, exactly.
   static __device__ void nibble_halves(uint32_t w, float s, float m, uint32_t& even0, uint32_t& odd0, uint32_t& even1,
                                        uint32_t& odd1) {
-    constexpr float kZero = kForm == WeightForm::n4 ? 8 : 0;
-    const __half2 low = __float2half2_rn(-1024 - kZero), high = __float2half2_rn(-64 - kZero);
+    const __half2 low = __float2half2_rn(-1024 - kBias), high = __float2half2_rn(-64 - kBias);
     const __half2 sixteenth = __float2half2_rn(0.0625f);
     const uint32_t v = w >> 8;
     even0 = scaled(__hadd2(halves_of((w & 0x000f000fu) | 0x64006400u), low), s, m);
@@ -143,10 +188,11 @@ struct Unit {
     odd1 = scaled(__hfma2(halves_of((v & 0x00f000f0u) | 0x64006400u), sixteenth, high), s, m);
   }
 
-  /// 4 int8 codes of a row.
+  /// 4 codes of a row in bytes: int8, or unsigned from planes.
   static __device__ void byte_halves(uint32_t w, float s, float m, uint32_t& even, uint32_t& odd) {
-    const __half2 zero = __float2half2_rn(-1152);  // 1024 + 128
-    const uint32_t u = w ^ 0x80808080u;
+    constexpr bool kSigned = kBytes || kTable;
+    const __half2 zero = __float2half2_rn(kSigned ? -1024 - 128 : -1024 - kBias);
+    const uint32_t u = kSigned ? w ^ 0x80808080u : w;
     even = scaled(__hadd2(halves_of(__byte_perm(u, 0x64646464u, 0x4240)), zero), s, m);
     odd = scaled(__hadd2(halves_of(__byte_perm(u, 0x64646464u, 0x4341)), zero), s, m);
   }

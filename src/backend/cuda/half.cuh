@@ -12,7 +12,7 @@ inline constexpr int kMaxProducts = 8;
 
 struct HalfProduct {
   const uint8_t* data;
-  float* y;
+  float* y;  // with split > 1: [split, n_row, n_out], to be added up
   const float* add;
   int32_t n_out, first_tile;  // of kTileOuts outputs
 };
@@ -21,6 +21,7 @@ struct HalfProduct {
 struct HalfJob {
   HalfProduct products[kMaxProducts];
   int n_product, n_units, n_row_tiles;
+  int split;              // parts that a tile's units are cut into, a block each
   const uint8_t* halves;  // acts.h; for experts: sorted by expert, each padded to atoms of 8 rows
   const float* row_scales;
   int n_row;
@@ -30,9 +31,12 @@ struct HalfJob {
   const int32_t *offsets, *order;
 };
 
-/// What one block computes: outputs [first_out, +128) of a product for `count` rows from atom `atom` on.
+/// What one block computes: outputs [first_out, +128) of a product for `count` rows from atom `atom` on, summed over
+/// units [begin, end).
 struct HalfTile {
   const HalfProduct* product;
+  float* y;
+  int begin, end;
   const uint8_t* strips;  // of its first output
   int first_out, atom, count, first;
   bool any;
@@ -41,13 +45,17 @@ struct HalfTile {
 /// Row tiles run fastest, so that blocks of a wave share weights through L2. kRows: rows of a tile.
 template <WeightForm kForm, int kRows>
 __device__ HalfTile find_half_tile(const HalfJob& job, int block, int lane) {
-  const int row_tile = block % job.n_row_tiles, out_tile = block / job.n_row_tiles;
+  const int part = block % job.split, row_tile = block / job.split % job.n_row_tiles;
+  const int out_tile = block / job.split / job.n_row_tiles;
   int p = 0;
   while (p + 1 < job.n_product && out_tile >= job.products[p + 1].first_tile) ++p;
   HalfTile tile{};
   tile.product = &job.products[p];
   tile.first_out = (out_tile - tile.product->first_tile) * kTileOuts;
   tile.any = true;
+  tile.begin = part * job.n_units / job.split;
+  tile.end = (part + 1) * job.n_units / job.split;
+  tile.y = tile.product->y + static_cast<int64_t>(part) * job.n_row * tile.product->n_out;
   int expert = 0;
   if (job.n_expert > 0) {
     const ExpertTile rows = find_expert_tile<kRows>(job.offsets, job.n_expert, row_tile, lane);
@@ -84,14 +92,19 @@ __device__ void store_half(const HalfJob& job, const HalfTile& tile, const float
       for (int j = 0; j < 2; ++j) {
         if (n + 8 * j >= product.n_out) continue;
         const float y = sums[4 * t + 2 * j + i] * scale;
-        product.y[to + 8 * j] = product.add ? y + product.add[to + 8 * j] : y;
+        tile.y[to + 8 * j] = product.add ? y + product.add[to + 8 * j] : y;
       }
     }
   }
 }
 
-/// Runs the job's kernels on sm_90 / on anything from sm_80 on.
-void multiply_wgmma(WeightForm form, HalfJob& job, int64_t out_tiles, int64_t max_rows, gpuStream_t stream);
-void multiply_mma(WeightForm form, HalfJob& job, int64_t out_tiles, int64_t max_rows, gpuStream_t stream);
+/// How a GPU's kernel for halves runs a job of so many tiles of kTileOuts outputs.
+struct HalfKernel {
+  int rows;  // of a tile
+  void (*run)(WeightForm form, const HalfJob& job, int64_t out_tiles, gpuStream_t stream);
+};
+/// For sm_90, and for anything from sm_80 on. The kernel for these row counts.
+HalfKernel wgmma_kernel(int64_t n_row, bool experts);
+HalfKernel mma_kernel();
 
 }  // namespace onebit::cuda

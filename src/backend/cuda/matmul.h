@@ -21,6 +21,8 @@ void matmul_integer(std::span<const Product> products, const DeviceActs& acts, g
 void matmul_experts_integer(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
                             const ExpertGroups& groups, float* y, gpuStream_t stream);
 
+/// Multiprocessors of the current device.
+int count_sms();
 /// True on GPUs whose tensor cores multiply 4-bit integers: sm_80 to sm_89.
 bool has_int4();
 /// Integer sums of 4-bit m16n8k32, for acts with a nibble form and weights in the form n4. Right on every GPU since
@@ -29,7 +31,9 @@ void matmul_int4(std::span<const Product> products, const DeviceActs& acts, gpuS
 
 /// Halves on the tensor cores, for acts with an f16 form. Weights are rounded to f16 after scaling: relative error of a
 /// product at most 2^-10. `any_gpu`: the kernel for every GPU since sm_80, also where there is a faster one.
-void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream, bool any_gpu = false);
+int64_t half_workspace(const DeviceWeight& weight, int64_t max_rows);
+void matmul_half(std::span<const Product> products, const DeviceActs& acts, const Workspace& workspace,
+                 gpuStream_t stream, bool any_gpu = false);
 int64_t experts_half_workspace(const DeviceWeight& weight, int64_t max_rows);
 void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
                          const ExpertGroups& groups, float* y, const Workspace& workspace, gpuStream_t stream);

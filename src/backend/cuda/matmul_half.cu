@@ -1,5 +1,6 @@
 // Products for many rows: which kernel runs, and the sorting of rows by expert that its tiles need.
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cuda/half.cuh"
 
@@ -19,9 +20,8 @@ bool is_hopper() {
   return major == 9 && minor == 0;
 }
 
-void multiply(WeightForm form, HalfJob& job, int64_t out_tiles, int64_t max_rows, gpuStream_t stream) {
-  if (is_hopper()) return multiply_wgmma(form, job, out_tiles, max_rows, stream);
-  multiply_mma(form, job, out_tiles, max_rows, stream);
+HalfKernel kernel_for(int64_t n_row, bool experts, bool any_gpu) {
+  return !any_gpu && is_hopper() ? wgmma_kernel(n_row, experts) : mma_kernel();
 }
 
 int64_t out_tiles_of(const DeviceWeight& weight) { return (weight.n_out + kTileOuts - 1) / kTileOuts; }
@@ -78,6 +78,41 @@ __global__ void __launch_bounds__(kActAtomRows* kWarp)
   if (lane == 0) sorted_scales[tile.atom * kActAtomRows + r] = row_scales[row];
 }
 
+constexpr int kMaxSplit = 8;
+
+/// Into how many parts each tile's sum is cut: few tiles leave SMs idle, but parts are written and read once more.
+/// Times in units of 128 columns of one tile of 256 rows, about 1.7 us.
+int split_of(int64_t tiles, int64_t units, int64_t results, int64_t n_sm) {
+  if (tiles > 2 * n_sm) return 1;
+  int best = 1;
+  double best_time = INFINITY;
+  for (const int split : {1, 2, 3, 4, 6, kMaxSplit}) {
+    if (units / split < 4) break;
+    const double waves = static_cast<double>((tiles * split + n_sm - 1) / n_sm);
+    const double adding = split == 1 ? 0 : 3 + static_cast<double>(results) * 8 * split / 4e6;  // 2.4 TB/s
+    const double time = waves * static_cast<double>(units) / split + adding;
+    if (time < 0.97 * best_time) {
+      best = split;
+      best_time = time;
+    }
+  }
+  return best;
+}
+
+/// Most results for which split_of() may cut tiles.
+int64_t most_split_results(int64_t n_sm) { return (2 * n_sm + 1) * kTileOuts * 256; }
+
+/// y = sum of the parts (+ add), in order.
+__global__ void __launch_bounds__(256) add_parts(const float* parts, int split, int64_t n, float* y, const float* add) {
+  let_next_start();
+  wait_for_previous();
+  for (int64_t i = blockIdx.x * 256 + threadIdx.x; i < n; i += gridDim.x * 256) {
+    float sum = parts[i];
+    for (int p = 1; p < split; ++p) sum += parts[p * n + i];
+    y[i] = add ? sum + add[i] : sum;
+  }
+}
+
 int64_t sorted_atoms(int64_t n_row, int64_t n_expert) { return n_row / kActAtomRows + n_expert; }
 
 }  // namespace
@@ -87,28 +122,46 @@ void group_rows(const ExpertGroups& groups, gpuStream_t stream) {
   launch(list_rows, dim3(static_cast<unsigned>(groups.n_expert)), dim3(kGroupThreads), 0, stream, groups);
 }
 
-void matmul_half(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream, bool any_gpu) {
+int64_t half_workspace(const DeviceWeight& weight, int64_t max_rows) {
+  return std::min(max_rows * weight.n_out, most_split_results(count_sms())) * kMaxSplit * 4;
+}
+
+void matmul_half(std::span<const Product> products, const DeviceActs& acts, const Workspace& workspace,
+                 gpuStream_t stream, bool any_gpu) {
+  const HalfKernel kernel = kernel_for(acts.n_row, false, any_gpu);
   for (size_t begin = 0; begin < products.size();) {
     const WeightForm form = products[begin].weight->form;
     HalfJob job{};
-    int64_t out_tiles = 0;
+    int64_t out_tiles = 0, results = 0;
     size_t end = begin;
     while (end < products.size() && end - begin < kMaxProducts && products[end].weight->form == form) {
       const Product& p = products[end];
       job.products[end++ - begin] = {p.weight->data, p.y, p.add, static_cast<int32_t>(p.weight->n_out),
                                      static_cast<int32_t>(out_tiles)};
       out_tiles += out_tiles_of(*p.weight);
+      results += acts.n_row * p.weight->n_out;
     }
     job.n_product = static_cast<int>(end - begin);
     job.n_units = static_cast<int>(n_unit(acts.n_in));
+    job.n_row_tiles = static_cast<int>((acts.n_row + kernel.rows - 1) / kernel.rows);
+    job.split = split_of(out_tiles * job.n_row_tiles, job.n_units, results, count_sms());
+    if (results * job.split * 4 > workspace.bytes) job.split = 1;
     job.halves = acts.halves;
     job.row_scales = acts.row_scales;
     job.n_row = static_cast<int>(acts.n_row);
     job.atoms = padded_rows(acts.n_row) / kActAtomRows;
-    if (any_gpu) {
-      multiply_mma(form, job, out_tiles, acts.n_row, stream);
-    } else {
-      multiply(form, job, out_tiles, acts.n_row, stream);
+    float* parts = reinterpret_cast<float*>(workspace.data);
+    for (size_t i = begin; job.split > 1 && i < end; ++i) {
+      HalfProduct& product = job.products[i - begin];
+      product.y = parts;
+      product.add = nullptr;
+      parts += job.split * acts.n_row * product.n_out;
+    }
+    kernel.run(form, job, out_tiles, stream);
+    for (size_t i = begin; job.split > 1 && i < end; ++i) {
+      const int64_t n = acts.n_row * products[i].weight->n_out;
+      launch(add_parts, dim3(static_cast<unsigned>(std::min<int64_t>((n + 255) / 256, 1056))), dim3(256), 0, stream,
+             job.products[i - begin].y, job.split, n, products[i].y, products[i].add);
     }
     begin = end;
   }
@@ -127,10 +180,13 @@ void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, boo
   launch(sort_halves, dim3(static_cast<unsigned>(atoms)), dim3(kActAtomRows * kWarp), 0, stream, acts.halves,
          acts.row_scales, padded_rows(acts.n_row) / kActAtomRows, shared_input ? groups.n_used : 1, units * 2, groups,
          sorted, sorted_scales, atoms);
+  const HalfKernel kernel = kernel_for(groups.n_row, true, false);
   HalfJob job{};
   job.products[0] = {weight.data, y, nullptr, static_cast<int32_t>(weight.n_out), 0};
   job.n_product = 1;
   job.n_units = static_cast<int>(units);
+  job.n_row_tiles = static_cast<int>((groups.n_row + kernel.rows - 1) / kernel.rows + groups.n_expert);
+  job.split = 1;
   job.halves = sorted;
   job.row_scales = sorted_scales;
   job.n_row = static_cast<int>(groups.n_row);
@@ -139,7 +195,7 @@ void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, boo
   job.expert_bytes = weight.expert_bytes;
   job.offsets = groups.offsets;
   job.order = groups.order;
-  multiply(weight.form, job, out_tiles_of(weight), groups.n_row, stream);
+  kernel.run(weight.form, job, out_tiles_of(weight), stream);
 }
 
 }  // namespace onebit::cuda

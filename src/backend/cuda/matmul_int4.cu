@@ -60,7 +60,7 @@ __device__ void multiply_unit(const Unit<WeightForm::n4>& weights, const uint8_t
     const float4 d0 = scales[8 * t + 2 * c], d1 = scales[8 * t + 2 * c + 1];
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      const uint4& words = weights.codes[block / 2];
+      const uint4& words = weights.low[block / 2];
       int s[4] = {};
       mma_s4(s, part(words, block % 2 * 2) ^ 0x88888888u, part(words, block % 2 * 2 + 1) ^ 0x88888888u, part(b, block));
       const RowPair dw = weights.scale(block, 0);

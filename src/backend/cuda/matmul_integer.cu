@@ -25,7 +25,9 @@ constexpr int kMaxProducts = 8;
 
 /// Units of weights that a warp holds in registers, loaded ahead: what fits beside the sums without spilling.
 constexpr int depth_of(WeightForm form, int tiles) {
-  if (has_nibbles(form)) return tiles == 1 && form == WeightForm::n4 ? 4 : tiles == 1 ? 3 : 2;
+  if (unit_bytes(form) < 1200) return tiles == 1 ? 4 : 2;
+  if (unit_bytes(form) < 1300) return tiles == 1 ? 3 : 2;
+  if (unit_bytes(form) < 1800) return tiles == 1 ? 2 : 1;
   return form == WeightForm::b8f || tiles > 1 ? 1 : 2;
 }
 
@@ -55,79 +57,89 @@ struct Lane {
   }
 };
 
-/// sums [tile][row g: 2c, 2c+1; row g+8: 2c, 2c+1] += the unit's products.
-template <WeightForm kForm, int kTiles>
-__device__ void multiply(const Unit<kForm>& weights, int64_t unit, const Acts& acts, const Lane<kTiles>& rows, int lane,
-                         float (&sums)[kTiles][4]) {
+__device__ inline float element(const float4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+/// s16 number i of several words.
+__device__ inline int short_at(const uint4& v, int i) {
+  const uint32_t two = part(v, i / 2);
+  return static_cast<int>(i % 2 ? two : two << 16) >> 16;
+}
+
+/// What a lane reads of the activations of 8 rows for one unit: codes of row g, scales and sums of rows 2c and 2c + 1.
+template <WeightForm kForm>
+struct TileActs {
   using U = Unit<kForm>;
-  constexpr int kParts = U::kBy16 ? 2 : 1;
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    uint4 b[2];
+  static constexpr bool kSums = U::kMin || U::kBias != 0;
+  uint4 codes[2];
+  float4 scales[2];
+  uint4 sums[2];  // U::kBy16: of 16 codes; else two words, -8 times the sums of 32
+
+  __device__ TileActs(const Acts& acts, int64_t unit, int32_t b_row, const int32_t (&c_row)[2], int lane) {
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
-      b[pair] = *reinterpret_cast<const uint4*>(acts.codes + ((unit * 2 + pair) * acts.t_rows + rows.b_row[t]) * 64 +
-                                                lane % 4 * 16);
+      codes[pair] =
+          *reinterpret_cast<const uint4*>(acts.codes + ((unit * 2 + pair) * acts.t_rows + b_row) * 64 + lane % 4 * 16);
     }
-    float4 scale[2];
-    int2 starts[2];
-    int4 half_sums[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int64_t at = unit * acts.t_rows + rows.c_row[t][i];
-      scale[i] = reinterpret_cast<const float4*>(acts.scales)[at];
-      if (kForm == WeightForm::n4 || (U::kMin && !U::kBy16)) starts[i] = reinterpret_cast<const int2*>(acts.starts)[at];
-      if (U::kMin && U::kBy16) half_sums[i] = reinterpret_cast<const int4*>(acts.half_sums)[at];
-    }
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      uint32_t a[4];
-      weights.words(block, a);
-      const uint32_t b0 = part(b[block / 2], block % 2 * 2), b1 = part(b[block / 2], block % 2 * 2 + 1);
-      float da[2];
-      int start[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        da[i] = block == 0 ? scale[i].x : block == 1 ? scale[i].y : block == 2 ? scale[i].z : scale[i].w;
-        const int two = block < 2 ? starts[i].x : starts[i].y;
-        start[i] = block % 2 ? two >> 16 : static_cast<int>(static_cast<uint32_t>(two) << 16) >> 16;
+      const int64_t at = unit * acts.t_rows + c_row[i];
+      scales[i] = reinterpret_cast<const float4*>(acts.scales)[at];
+      if constexpr (kSums && U::kBy16) sums[i] = reinterpret_cast<const uint4*>(acts.half_sums)[at];
+      if constexpr (kSums && !U::kBy16) {
+        const uint2 two = reinterpret_cast<const uint2*>(acts.starts)[at];
+        sums[i].x = two.x;
+        sums[i].y = two.y;
       }
+    }
+  }
+
+  /// Integer products of block `block` (by 16: of its half h) with the weights' bytes a.
+  __device__ void multiply(const uint32_t (&a)[4], int block, int h, int (&s)[4]) const {
+    const uint32_t b0 = part(codes[block / 2], block % 2 * 2), b1 = part(codes[block / 2], block % 2 * 2 + 1);
 #pragma unroll
-      for (int h = 0; h < kParts; ++h) {
-        int s[4] = {};
-        if constexpr (kForm == WeightForm::n4) {
-          s[0] = s[2] = start[0];
-          s[1] = s[3] = start[1];
-          mma_u8s8(s, a, b0, b1);
-        } else if constexpr (U::kBy16) {
-          mma_s8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
-        } else {
-          mma_s8s8(s, a, b0, b1);
-        }
-        const RowPair dw = weights.scale(block, h);
-        sums[t][0] = fmaf(static_cast<float>(s[0]) * dw.g, da[0], sums[t][0]);
-        sums[t][1] = fmaf(static_cast<float>(s[1]) * dw.g, da[1], sums[t][1]);
-        sums[t][2] = fmaf(static_cast<float>(s[2]) * dw.g8, da[0], sums[t][2]);
-        sums[t][3] = fmaf(static_cast<float>(s[3]) * dw.g8, da[1], sums[t][3]);
+    for (int i = 0; i < 4; ++i) s[i] = U::kBias == 0 ? 0 : start(i % 2, block, h);
+    if constexpr (kForm == WeightForm::n6k) {
+      mma_u8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
+    } else if constexpr (U::kBy16) {
+      mma_s8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
+    } else if constexpr (U::kBytes || U::kTable) {
+      mma_s8s8(s, a, b0, b1);
+    } else {
+      mma_u8s8(s, a, b0, b1);
+    }
+  }
+  /// Sum of the activations' codes.
+  __device__ float sum(int i, int block, int h) const {
+    if constexpr (U::kBy16) return static_cast<float>(short_at(sums[i], block * 2 + h));
+    return static_cast<float>(short_at(sums[i], block)) * -0.125f;
+  }
+
+ private:
+  /// -kBias times the sum of the codes: takes the bias of unsigned weights back.
+  __device__ int start(int i, int block, int h) const {
+    if constexpr (U::kBy16) return -U::kBias * short_at(sums[i], block * 2 + h);
+    return short_at(sums[i], block) * (U::kBias / 8);
+  }
+};
+
+/// sums [row g: 2c, 2c+1; row g+8: 2c, 2c+1] += the unit's products with 8 rows.
+template <WeightForm kForm>
+__device__ void multiply_unit(const Unit<kForm>& weights, const TileActs<kForm>& acts, float (&sums)[4]) {
+  using U = Unit<kForm>;
+#pragma unroll
+  for (int block = 0; block < 4; ++block) {
+    uint32_t a[4];
+    weights.words(block, a);
+    const float da[2] = {element(acts.scales[0], block), element(acts.scales[1], block)};
+#pragma unroll
+    for (int h = 0; h < (U::kBy16 ? 2 : 1); ++h) {
+      int s[4];
+      acts.multiply(a, block, h, s);
+      const RowPair dw = weights.scale(block, h), mw = weights.min(block, h);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sums[i] = fmaf(static_cast<float>(s[i]) * (i < 2 ? dw.g : dw.g8), da[i % 2], sums[i]);
         if constexpr (U::kMin) {
-          const RowPair mw = weights.min(block, h);
-          float total[2];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            if constexpr (U::kBy16) {
-              const int two = block == 0   ? half_sums[i].x
-                              : block == 1 ? half_sums[i].y
-                              : block == 2 ? half_sums[i].z
-                                           : half_sums[i].w;
-              total[i] = static_cast<float>(h ? two >> 16 : static_cast<int>(static_cast<uint32_t>(two) << 16) >> 16);
-            } else {
-              total[i] = static_cast<float>(start[i]) * -0.125f;
-            }
-          }
-          sums[t][0] = fmaf(total[0] * mw.g, -da[0], sums[t][0]);
-          sums[t][1] = fmaf(total[1] * mw.g, -da[1], sums[t][1]);
-          sums[t][2] = fmaf(total[0] * mw.g8, -da[0], sums[t][2]);
-          sums[t][3] = fmaf(total[1] * mw.g8, -da[1], sums[t][3]);
+          sums[i] = fmaf(acts.sum(i % 2, block, h) * (i < 2 ? mw.g : mw.g8), -da[i % 2], sums[i]);
         }
       }
     }
@@ -156,7 +168,10 @@ struct Stream {
 #pragma unroll
       for (int i = 0; i < kDepth; ++i) {
         if (at + i >= end) break;
-        multiply<kForm, kTiles>(ring[i], at + i, acts, rows, lane, sums);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          multiply_unit(ring[i], TileActs<kForm>(acts, at + i, rows.b_row[t], rows.c_row[t], lane), sums[t]);
+        }
         if (at + i + kDepth < end) load(i, at + i + kDepth, lane);
       }
     }
@@ -287,13 +302,6 @@ int split_of(int64_t strips, int64_t units, int n_sm) {
   return split;
 }
 
-int count_sms() {
-  int device = 0, n = 0;
-  check(cudaGetDevice(&device), "reading device properties");
-  check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "reading device properties");
-  return n;
-}
-
 Acts acts_of(const DeviceActs& acts) {
   return {reinterpret_cast<const uint8_t*>(acts.codes), acts.scales, acts.starts, acts.half_sums,
           padded_rows(acts.n_row)};
@@ -309,6 +317,13 @@ void launch_few(const Job& job, int64_t blocks, gpuStream_t stream) {
 }
 
 }  // namespace
+
+int count_sms() {
+  int device = 0, n = 0;
+  check(cudaGetDevice(&device), "reading device properties");
+  check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "reading device properties");
+  return n;
+}
 
 void matmul_integer(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream) {
   const int n_sm = count_sms();

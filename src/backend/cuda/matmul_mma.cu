@@ -26,7 +26,7 @@ __device__ inline void load_matrices(uint32_t address, uint32_t (&b)[4]) {
 
 /// Brings 64 columns of the tile's rows to a stage; atoms beyond the rows are left as they are.
 __device__ void bring_stage(const HalfJob& job, const HalfTile& tile, int chunk, uint8_t* stage) {
-  const uint8_t* from = job.halves + (chunk * job.atoms + tile.atom) * kActAtomBytes;
+  const uint8_t* from = job.halves + ((tile.begin * 2 + chunk) * job.atoms + tile.atom) * kActAtomBytes;
   const int bytes = (tile.count + 7) / 8 * kActAtomBytes;
   for (int at = threadIdx.x * 16; at < bytes; at += kThreads * 16) copy_async(stage + at, from + at);
 }
@@ -57,8 +57,9 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
   const HalfTile tile = find_half_tile<kForm, kRows>(job, blockIdx.x, lane);
   if (!tile.any) return;
   const bool inside = tile.first_out + warp * kStripRows < tile.product->n_out;
-  const uint8_t* strip = tile.strips + static_cast<int64_t>(inside ? warp : 0) * job.n_units * unit_bytes(kForm);
-  const int n_chunk = job.n_units * 2;
+  const uint8_t* strip =
+      tile.strips + (static_cast<int64_t>(inside ? warp : 0) * job.n_units + tile.begin) * unit_bytes(kForm);
+  const int n_chunk = (tile.end - tile.begin) * 2;
   for (int i = 0; i < kStages - 1; ++i) {
     if (i < n_chunk) bring_stage(job, tile, i, shared + i * kStageBytes);
     commit_copies();
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
   Unit<kForm> now, next;
   now.load(strip, lane);
   float sums[kRowTiles][4] = {};
-  for (int unit = 0; unit < job.n_units; ++unit) {
-    if (unit + 1 < job.n_units) next.load(strip + static_cast<int64_t>(unit + 1) * unit_bytes(kForm), lane);
+  for (int unit = 0; unit < n_chunk / 2; ++unit) {
+    if (unit + 1 < n_chunk / 2) next.load(strip + static_cast<int64_t>(unit + 1) * unit_bytes(kForm), lane);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int chunk = unit * 2 + half;
@@ -88,17 +89,18 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
   if (inside) store_half<kRowTiles>(job, tile, &sums[0][0], warp, lane);
 }
 
-}  // namespace
-
-void multiply_mma(WeightForm form, HalfJob& job, int64_t out_tiles, int64_t max_rows, gpuStream_t stream) {
+void run(WeightForm form, const HalfJob& job, int64_t out_tiles, gpuStream_t stream) {
   constexpr int kShared = kStages * kStageBytes;
-  job.n_row_tiles = static_cast<int>((max_rows + kRows - 1) / kRows + job.n_expert);
   with_form(form, [&]<WeightForm kForm>() {
     check(cudaFuncSetAttribute(multiply_many<kForm>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
           "preparing a product");
-    launch(multiply_many<kForm>, dim3(static_cast<unsigned>(out_tiles * job.n_row_tiles)), dim3(kThreads), kShared,
-           stream, job);
+    launch(multiply_many<kForm>, dim3(static_cast<unsigned>(out_tiles * job.n_row_tiles * job.split)), dim3(kThreads),
+           kShared, stream, job);
   });
 }
+
+}  // namespace
+
+HalfKernel mma_kernel() { return {kRows, run}; }
 
 }  // namespace onebit::cuda

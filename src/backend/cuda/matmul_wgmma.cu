@@ -60,8 +60,8 @@ template <int kRows>
 __device__ void bring(const HalfJob& job, const HalfTile& tile, const Stages<kRows>& stages) {
   Ring<kRows> ring;
   const uint32_t bytes = static_cast<uint32_t>((tile.count + 7) / 8 * kActAtomBytes);
-  const uint8_t* from = job.halves + static_cast<int64_t>(tile.atom) * kActAtomBytes;
-  for (int chunk = 0; chunk < job.n_units * 2; ++chunk, from += job.atoms * kActAtomBytes, ring.advance()) {
+  const uint8_t* from = job.halves + (tile.begin * 2 * job.atoms + tile.atom) * kActAtomBytes;
+  for (int chunk = tile.begin * 2; chunk < tile.end * 2; ++chunk, from += job.atoms * kActAtomBytes, ring.advance()) {
     wait_barrier(stages.empty + ring.stage * 8, ring.parity ^ 1);
     arrive_expecting(stages.full + ring.stage * 8, bytes);
     copy_bulk(stages.at(ring.stage), from, bytes, stages.full + ring.stage * 8);
@@ -100,17 +100,17 @@ __device__ void finish_products(const Stages<kRows>& stages, Ring<kRows>& ring, 
 }
 
 template <WeightForm kForm, int kRows>
-__device__ void multiply_strip(const HalfJob& job, const uint8_t* strip, const Stages<kRows>& stages, int lane,
+__device__ void multiply_strip(int n_units, const uint8_t* strip, const Stages<kRows>& stages, int lane,
                                float (&sums)[kRows / 2]) {
   Ring<kRows> ring;
   Unit<kForm> unit;
   uint32_t first[16], second[16];
   unit.load(strip, lane);
   make_fragments<kForm>(unit, 0, first);
-  for (int u = 0; u < job.n_units; ++u) {
+  for (int u = 0; u < n_units; ++u) {
     start_products<kRows>(first, stages, ring, sums);
     make_fragments<kForm>(unit, 1, second);
-    if (u + 1 < job.n_units) unit.load(strip + static_cast<int64_t>(u + 1) * unit_bytes(kForm), lane);
+    if (u + 1 < n_units) unit.load(strip + static_cast<int64_t>(u + 1) * unit_bytes(kForm), lane);
     finish_products<kRows>(stages, ring, lane == 0);
     start_products<kRows>(second, stages, ring, sums);
     make_fragments<kForm>(unit, 0, first);
@@ -151,35 +151,30 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
     float sums[kRows / 2];
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) sums[i] = 0;
-    multiply_strip<kForm, kRows>(
-        job, tile.strips + static_cast<int64_t>(inside ? strip : 0) * job.n_units * unit_bytes(kForm), stages, lane,
-        sums);
+    const int64_t first = static_cast<int64_t>(inside ? strip : 0) * job.n_units + tile.begin;
+    multiply_strip<kForm, kRows>(tile.end - tile.begin, tile.strips + first * unit_bytes(kForm), stages, lane, sums);
     hold(sums);
     if (inside) store_half<kRows / 8>(job, tile, sums, strip, lane);
   }
 #endif
 }
 
-template <WeightForm kForm, int kRows>
-void start(HalfJob& job, int64_t out_tiles, int64_t max_rows, gpuStream_t stream) {
-  job.n_row_tiles = static_cast<int>((max_rows + kRows - 1) / kRows + job.n_expert);
-  check(cudaFuncSetAttribute(multiply_many<kForm, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             shared_bytes<kRows>()),
-        "preparing a product");
-  launch(multiply_many<kForm, kRows>, dim3(static_cast<unsigned>(out_tiles * job.n_row_tiles)), dim3(kThreads),
-         shared_bytes<kRows>(), stream, job);
+template <int kRows>
+void run(WeightForm form, const HalfJob& job, int64_t out_tiles, gpuStream_t stream) {
+  with_form(form, [&]<WeightForm kForm>() {
+    check(cudaFuncSetAttribute(multiply_many<kForm, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               shared_bytes<kRows>()),
+          "preparing a product");
+    launch(multiply_many<kForm, kRows>, dim3(static_cast<unsigned>(out_tiles * job.n_row_tiles * job.split)),
+           dim3(kThreads), shared_bytes<kRows>(), stream, job);
+  });
 }
 
 }  // namespace
 
-void multiply_wgmma(WeightForm form, HalfJob& job, int64_t out_tiles, int64_t max_rows, gpuStream_t stream) {
-  with_form(form, [&]<WeightForm kForm>() {
-    if (job.n_expert > 0 || max_rows <= 128) {
-      start<kForm, 128>(job, out_tiles, max_rows, stream);
-    } else {
-      start<kForm, 256>(job, out_tiles, max_rows, stream);
-    }
-  });
+HalfKernel wgmma_kernel(int64_t n_row, bool experts) {
+  if (experts || n_row <= 128) return {128, run<128>};
+  return {256, run<256>};
 }
 
 }  // namespace onebit::cuda

@@ -3,7 +3,7 @@
 //
 // One warp a unit of 128 columns, a lane 4 of them, so 8 lanes a block of 32: butterflies 1 and 2 inside a lane, 4, 8,
 // 16 by shuffles. Cost: 4 bytes read (8 with a gate) and 1.2 (integer) or 2 (f16) written per value; at decoding the
-// latency of one row counts, which is why rows without a norm over the whole row are spread over several blocks.
+// latency of one row counts, which is why few rows are spread over several blocks.
 #include <algorithm>
 #include <type_traits>
 
@@ -362,8 +362,8 @@ void quantize_tiled(const ActsInput& input, bool rotate, const uint8_t* int4_row
   const bool unit_norm = input.norm && input.group == kUnitColumns;
   const int64_t rms_bytes = input.norm && !unit_norm ? (acts.n_in / input.group * 4 + 15) / 16 * 16 : 0;
   const int64_t shared = rms_bytes + (acts.halves ? job.n_units * (kUnitColumns + 16) : 0);
-  const bool whole = acts.halves || rms_bytes > 0;
-  const int64_t per_block = whole ? job.n_units : kWarps;
+  // Few rows: several blocks a row, each of which adds up the row's squares for itself.
+  const int64_t per_block = acts.halves ? job.n_units : kWarps;
   const dim3 grid(static_cast<unsigned>(acts.n_row), static_cast<unsigned>((job.n_units + per_block - 1) / per_block));
   if (shared > 48 * 1024) {
     check(gpuFuncSetAttribute(reinterpret_cast<const void*>(quantize_rows), gpuFuncAttributeMaxDynamicSharedMemorySize,

@@ -7,17 +7,25 @@
 // 16+4c..16+4c+3. That is the fragment of mma m16n8k32 (8 bit) as it is, and of two m16n8k16 or m64nNk16 (16 bit) when
 // the other operand has its columns in the order of acts.h.
 //
-// A word is 4 codes of one row, byte i = column i of the four. A nibble word has columns 4c+i in its low nibbles and
-// columns 16+4c+i in its high nibbles, as a q4_0 block of the file.
+// A word is 4 codes of one row, byte i = column i of the four. Planes of a unit, each in the order of lanes:
 //   nibbles  [pair of blocks 2][lane 32][block of the pair 2][row g, row g+8] nibble words            1,024 bytes
-//   bytes    [block 4][lane 32][(g, 4c), (g+8, 4c), (g, 16+4c), (g+8, 16+4c)] words of int8           2,048 bytes
-// and after them, for each g: row g, then row g + 8 (n4k and b8f: see the table)
-//   n4    nibbles  f16 scale [4 blocks]                                            128   q4_0: code - 8
-//   n4k   nibbles  u8 (scale, min) [4 blocks] 128, f16 (d, dmin) 64                192   q4_k
-//   b8    bytes    f16 scale [4 blocks]                                            128   q8_0, q5_0, iq4_nl
-//   b8f   bytes    [block 4][g 8] f32 scale g, scale g+8, min g, min g+8           512   q4_1, q5_1, mxfp4
-//   b8k   bytes    s8 scale [8 halves] 128, f32 d 64                               192   q6_k, q3_k, iq4_xs
-//   b8km  bytes    s8 scale [8 halves] 128, u8 min [8 halves] 128, f32 (d, dmin) 128     384   q5_k, q2_k
+//            columns 4c+i in the low nibbles, 16+4c+i in the high ones, as in a q4_0 block of the file;
+//            of table forms: nibble i = column 4c+i for i < 4, 16+4c+i-4 for the others (a selector of prmt)
+//   bits     [lane 32][pair of blocks 2] words: bit 4*(block of the pair) + j of byte i                 256 bytes
+//   pairs    [lane 32][block 4] words: bits 2j, 2j+1 of byte i                                          512 bytes
+//            j = 0: row g, 4c+i; 1: row g+8, 4c+i; 2: row g, 16+4c+i; 3: row g+8, 16+4c+i
+//   bytes    [block 4][lane 32][j 4] words of int8                                                    2,048 bytes
+// and after them, for each g: row g, then row g + 8 (but b8f: see the table).
+//   n4    nibbles         f16 scale [4 blocks]                                       128   q4_0: code - 8
+//   n4k   nibbles         u8 (scale, min) [4 blocks] 128, f16 (d, dmin) 64           192   q4_k
+//   n5k   nibbles, bits   as n4k                                                     192   q5_k
+//   n6k   nibbles, pairs  s8 scale [8 halves] 128, f32 d 64                          192   q6_k: code - 32
+//   t4    nibbles         f16 scale [4 blocks]                                       128   iq4_nl: table[code]
+//   t4k   nibbles         s8 scale [4 blocks] 64, f32 d 64                           128   iq4_xs: table[code]
+//   b8    bytes           f16 scale [4 blocks]                                       128   q8_0, q5_0
+//   b8f   bytes           [block 4][g 8] f32 scale g, scale g+8, min g, min g+8      512   q4_1, q5_1, mxfp4
+//   b8k   bytes           s8 scale [8 halves] 128, f32 d 64                          192   q3_k
+//   b8km  bytes           s8 scale [8 halves] 128, u8 min [8 halves] 128, f32 (d, dmin) 128   384   q2_k
 // weight = scale * code - min; with d: d * scale * code - dmin * min, multiplied in this order.
 #pragma once
 
@@ -29,51 +37,49 @@ namespace onebit::gpu {
 
 inline constexpr int kStripRows = 16;
 inline constexpr int kUnitColumns = 128;
-inline constexpr int kNibbleBytes = 1024;
-inline constexpr int kByteCodeBytes = 2048;
 
-constexpr bool has_nibbles(WeightForm form) { return form == WeightForm::n4 || form == WeightForm::n4k; }
-constexpr int code_bytes(WeightForm form) { return has_nibbles(form) ? kNibbleBytes : kByteCodeBytes; }
-constexpr int unit_bytes(WeightForm form) {
-  switch (form) {
-    case WeightForm::n4:
-      return kNibbleBytes + 128;
-    case WeightForm::n4k:
-      return kNibbleBytes + 192;
-    case WeightForm::b8:
-      return kByteCodeBytes + 128;
-    case WeightForm::b8f:
-      return kByteCodeBytes + 512;
-    case WeightForm::b8k:
-      return kByteCodeBytes + 192;
-    case WeightForm::b8km:
-      return kByteCodeBytes + 384;
-    default:
-      return 0;
-  }
+constexpr bool has_table(WeightForm form) { return form == WeightForm::t4 || form == WeightForm::t4k; }
+constexpr bool has_bytes(WeightForm form) {
+  using enum WeightForm;
+  return form == b8 || form == b8f || form == b8k || form == b8km;
 }
+/// Bytes of the low plane, of the high plane, and of the scales of a unit.
+constexpr int low_bytes(WeightForm form) { return has_bytes(form) ? 2048 : 1024; }
+constexpr int high_bytes(WeightForm form) { return form == WeightForm::n5k ? 256 : form == WeightForm::n6k ? 512 : 0; }
+constexpr int scale_bytes(WeightForm form) {
+  using enum WeightForm;
+  if (form == n4 || form == t4 || form == t4k || form == b8) return 128;
+  return form == b8f ? 512 : form == b8km ? 384 : 192;
+}
+constexpr int scales_at(WeightForm form) { return low_bytes(form) + high_bytes(form); }
+constexpr int unit_bytes(WeightForm form) { return scales_at(form) + scale_bytes(form); }
 
 /// The form that a quantised type takes; plain for float types.
 constexpr WeightForm form_of(BlockType type) {
+  using enum BlockType;
   switch (type) {
-    case BlockType::q4_0:
+    case q4_0:
       return WeightForm::n4;
-    case BlockType::q4_k:
+    case q4_k:
       return WeightForm::n4k;
-    case BlockType::q8_0:
-    case BlockType::q5_0:
-    case BlockType::iq4_nl:
+    case q5_k:
+      return WeightForm::n5k;
+    case q6_k:
+      return WeightForm::n6k;
+    case iq4_nl:
+      return WeightForm::t4;
+    case iq4_xs:
+      return WeightForm::t4k;
+    case q8_0:
+    case q5_0:
       return WeightForm::b8;
-    case BlockType::q4_1:
-    case BlockType::q5_1:
-    case BlockType::mxfp4:
+    case q4_1:
+    case q5_1:
+    case mxfp4:
       return WeightForm::b8f;
-    case BlockType::q6_k:
-    case BlockType::q3_k:
-    case BlockType::iq4_xs:
+    case q3_k:
       return WeightForm::b8k;
-    case BlockType::q5_k:
-    case BlockType::q2_k:
+    case q2_k:
       return WeightForm::b8km;
     default:
       return WeightForm::plain;
@@ -89,6 +95,14 @@ void with_form(WeightForm form, F f) {
       return f.template operator()<n4>();
     case n4k:
       return f.template operator()<n4k>();
+    case n5k:
+      return f.template operator()<n5k>();
+    case n6k:
+      return f.template operator()<n6k>();
+    case t4:
+      return f.template operator()<t4>();
+    case t4k:
+      return f.template operator()<t4k>();
     case b8:
       return f.template operator()<b8>();
     case b8f:

@@ -99,18 +99,18 @@ void quantize_acts(const ActsInput& input, bool rotate, const uint8_t* int4_rows
 }
 
 int64_t matmul_workspace_bytes(const DeviceWeight& weight, int64_t max_rows) {
-  if (weight.n_expert == 1 || weight.form == WeightForm::plain) return 0;
-  return cuda::experts_half_workspace(weight, max_rows);
+  if (weight.form == WeightForm::plain || max_rows <= cuda::kIntegerMatmulRows) return 0;
+  return weight.n_expert > 1 ? cuda::experts_half_workspace(weight, max_rows) : cuda::half_workspace(weight, max_rows);
 }
 
-void matmul(std::span<const Product> products, const DeviceActs& acts, const Workspace&, gpuStream_t stream) {
+void matmul(std::span<const Product> products, const DeviceActs& acts, const Workspace& workspace, gpuStream_t stream) {
   if (acts.n_row == 0) return;
   if (acts.n_row <= cuda::kIntegerMatmulRows) return cuda::matmul_integer(products, acts, stream);
   const auto is_q4_0 = [](const Product& product) { return product.weight->form == WeightForm::n4; };
   if (acts.nibbles && std::all_of(products.begin(), products.end(), is_q4_0)) {
     return cuda::matmul_int4(products, acts, stream);
   }
-  cuda::matmul_half(products, acts, stream);
+  cuda::matmul_half(products, acts, workspace, stream);
 }
 
 void matmul_float(std::span<const Product> products, const float* x, int64_t n_row, const Workspace&,

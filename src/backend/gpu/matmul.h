@@ -21,10 +21,14 @@ enum class WeightForm : uint8_t {
   plain,  // the file's rows as they are: float types, and all types where matmul_plain.cu is all there is
   n4,     // q4_0
   n4k,    // q4_k
-  b8,     // q8_0, q5_0, iq4_nl
+  n5k,    // q5_k
+  n6k,    // q6_k
+  t4,     // iq4_nl
+  t4k,    // iq4_xs
+  b8,     // q8_0, q5_0
   b8f,    // q4_1, q5_1, mxfp4
-  b8k,    // q6_k, q3_k, iq4_xs
-  b8km,   // q5_k, q2_k
+  b8k,    // q3_k
+  b8km,   // q2_k
 };
 
 /// A matrix (or, with n_expert > 1, a stack of them) in device memory. The memory belongs to the store that loaded it.
