@@ -160,7 +160,9 @@ PrefixCacheStatus PrefixCache::status() const {
     status.n_states = sizes.n_entries - static_cast<int64_t>(free_slots_.size());
   }
   status.n_pages = pages_.n;
-  status.reserved_bytes = sizes.bytes();
+  status.budget_bytes = sizes.bytes();
+  status.limit_bytes = sizes.n_entries * sizes.entry_bytes + pages_.pool.n_pages() * sizes.page_bytes +
+                       draft_pages_.pool.n_pages() * sizes.draft_page_bytes;
   status.bytes =
       status.n_states * sizes.slot_bytes + pages_.n * sizes.page_bytes + draft_pages_.n * sizes.draft_page_bytes;
   return status;

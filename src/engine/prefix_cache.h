@@ -22,7 +22,8 @@ struct PrefixCacheStatus {
   int64_t n_states = 0, max_states = 0;  // recurrent states kept; both 0 for attention models
   int64_t n_pages = 0;                   // pages of the target that entries hold, those of running sequences included
   int64_t bytes = 0;                     // of those states and pages, and of the drafter's pages
-  int64_t reserved_bytes = 0;            // at load, beside the slots' own memory
+  int64_t budget_bytes = 0;              // reserved at load, beside the slots' own memory
+  int64_t limit_bytes = 0;               // with the pages of the slots, which entries may hold too
   int64_t n_saved = 0, n_evicted = 0;    // entries, since the start
   int64_t n_hits = 0, n_misses = 0;      // requests that began from an entry or a slot's own state, and the others
   int64_t n_reused = 0;                  // tokens that weren't read again

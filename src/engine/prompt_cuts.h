@@ -9,8 +9,9 @@
 
 namespace onebit {
 
-/// Shortest piece before the end of a turn: shorter ones are read again as fast as a copy of their state is found.
-inline constexpr int64_t kShortestPiece = 64;
+/// Shortest piece that ends with a turn: every piece is a pass over the model, and shorter ones are read again almost as
+/// fast as their state is found.
+inline constexpr int64_t kShortestPiece = 16;
 
 struct PromptCut {
   int64_t pos = 0;    // tokens before it

@@ -66,10 +66,12 @@ std::string Metrics::text(const std::vector<SlotStatus>& slots, int64_t n_queued
   counter("onebit:http_refused_total", "Replies with a 4xx status.", static_cast<double>(n_refused_));
   counter("onebit:http_failed_total", "Replies with a 5xx status.", static_cast<double>(n_failed_));
   gauge("onebit:prefix_cache_entries", "States that prompts may start from.", static_cast<double>(cache.n_entries));
-  gauge("onebit:prefix_cache_bytes", "Memory that they hold, of what was reserved at load.",
+  gauge("onebit:prefix_cache_bytes", "Memory that they hold, pages shared with slots included.",
         static_cast<double>(cache.bytes));
-  gauge("onebit:prefix_cache_reserved_bytes", "Memory reserved for them at load, beside the slots' own.",
-        static_cast<double>(cache.reserved_bytes));
+  gauge("onebit:prefix_cache_budget_bytes", "Memory reserved for them at load, beside the slots' own.",
+        static_cast<double>(cache.budget_bytes));
+  gauge("onebit:prefix_cache_limit_bytes", "The most they can hold: the budget and the pages of the slots.",
+        static_cast<double>(cache.limit_bytes));
   counter("onebit:prefix_cache_saved_total", "States kept.", static_cast<double>(cache.n_saved));
   counter("onebit:prefix_cache_evicted_total", "States dropped to make room.", static_cast<double>(cache.n_evicted));
   counter("onebit:prefix_cache_hits_total", "Requests that began with tokens evaluated before.",
