@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "base/half.h"
 #include "base/rng.h"
@@ -35,7 +36,11 @@ std::vector<float> random_weights(size_t n, uint64_t seed, double outliers = 0) 
   return x;
 }
 
-std::vector<float> round_trip(BlockType type, const std::vector<float>& x, decltype(encode_row)* encode = encode_row) {
+void encode_search(BlockType type, const float* src, uint8_t* dst, int64_t n) { encode_row_search(type, src, dst, n); }
+
+using Encoder = std::function<void(BlockType type, const float* src, uint8_t* dst, int64_t n)>;
+
+std::vector<float> round_trip(BlockType type, const std::vector<float>& x, const Encoder& encode = encode_row) {
   const auto n = static_cast<int64_t>(x.size());
   std::vector<uint8_t> bytes(static_cast<size_t>(row_bytes(type, n)));
   encode(type, x.data(), bytes.data(), n);
@@ -145,12 +150,45 @@ TEST(Encode, SearchIsNeverWorseAndUsuallyBetter) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const std::vector<float> x = random_weights(32, 100 + seed, 0.01);
     const double a = relative_error(x, round_trip(BlockType::q4_0, x));
-    const double b = relative_error(x, round_trip(BlockType::q4_0, x, encode_row_search));
+    const double b = relative_error(x, round_trip(BlockType::q4_0, x, encode_search));
     EXPECT_LE(b, a * 1.0001);
     plain += a;
     searched += b;
   }
   EXPECT_LT(searched, 0.93 * plain);
+}
+
+/// Squared error of x and y with weights, relative to the weighted norm of x.
+double weighted_error(const std::vector<float>& x, const std::vector<float>& y, const std::vector<float>& w) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    error += static_cast<double>(w[i]) * (x[i] - y[i]) * (x[i] - y[i]);
+    norm += static_cast<double>(w[i]) * x[i] * x[i];
+  }
+  return error / norm;
+}
+
+TEST(Encode, WeightsMoveTheErrorToWhatCountsLess) {
+  for (const BlockType type : {BlockType::q4_0, BlockType::q4_k, BlockType::q5_k, BlockType::q6_k}) {
+    double plain = 0, weighted = 0;
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      const std::vector<float> x = random_weights(256, 700 + seed, 0.01);
+      std::vector<float> w(256), even(256, 3.0f);
+      for (size_t i = 0; i < w.size(); ++i) w[i] = i % 7 == 0 ? 20.0f : 0.5f;
+      plain += weighted_error(x, round_trip(type, x, encode_search), w);
+      const auto with = [&](BlockType t, const float* src, uint8_t* dst, int64_t n) {
+        encode_row_search(t, src, dst, n, w.data());
+      };
+      weighted += weighted_error(x, round_trip(type, x, with), w);
+      const auto alike = [&](BlockType t, const float* src, uint8_t* dst, int64_t n) {
+        encode_row_search(t, src, dst, n, even.data());
+      };
+      EXPECT_NEAR(weighted_error(x, round_trip(type, x, alike), even),
+                  weighted_error(x, round_trip(type, x, encode_search), even), 1e-4)
+          << type_name(type);
+    }
+    EXPECT_LT(weighted, 0.9 * plain) << type_name(type);
+  }
 }
 
 TEST(Encode, ValuesOfTheFormatSurvive) {
@@ -160,7 +198,7 @@ TEST(Encode, ValuesOfTheFormatSurvive) {
     for (size_t i = 0; i < x.size(); ++i) x[i] = (static_cast<float>(i % 16) - 8) / 16;
     if (type == BlockType::q8_0) x[5] = x[40] = -127.0f / 16;
     EXPECT_EQ(round_trip(type, x), x) << type_name(type);
-    EXPECT_EQ(round_trip(type, x, encode_row_search), x) << type_name(type);
+    EXPECT_EQ(round_trip(type, x, encode_search), x) << type_name(type);
   }
 }
 
@@ -172,7 +210,7 @@ TEST(Encode, ZerosAndExtremesAreHarmless) {
       std::vector<float> x = random_weights(256, 9);
       x[100] = kind;
       round_trip(type, x);
-      round_trip(type, x, encode_row_search);
+      round_trip(type, x, encode_search);
       x.assign(256, kind);
       const std::vector<float> y = round_trip(type, x);
       if (kind == 0) {

@@ -1,12 +1,95 @@
 // `1bit quantize`: a smaller file of a model, plain or Hadamard-rotated.
+#include <algorithm>
+#include <charconv>
+
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/signals.h"
-#include "convert/quantize.h"
 #include "gguf/hadamard.h"
+#include "measure/quantize_model.h"
 
 namespace onebit {
+namespace {
+
+constexpr int64_t kChunkTokens = 512, kChunks = 128;
+
+/// "5%" or "5": a share from 0 to 1.
+double parse_percent(const std::string& text) {
+  double value = -1;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const bool complete = rest == end || (rest + 1 == end && *rest == '%');
+  if (error != std::errc() || !complete || !(value >= 0 && value <= 100)) {
+    fail(ErrorKind::usage, "--w4a4-budget: expected a percentage from 0% to 100%, found {}", text);
+  }
+  return value / 100;
+}
+
+BlockType read_type(const char* flag, const std::string& name) {
+  const std::optional<BlockType> type = parse_type(name);
+  if (!type) fail(ErrorKind::usage, "{}: unknown type \"{}\"", flag, name);
+  return *type;
+}
+
+/// "NAME=TYPE".
+std::pair<std::string, BlockType> read_tensor_type(const std::string& text) {
+  const size_t equal = text.find('=');
+  if (equal == 0 || equal == std::string::npos) {
+    fail(ErrorKind::usage, "--tensor-type: expected NAME=TYPE, found {}", text);
+  }
+  return {text.substr(0, equal), read_type("--tensor-type", text.substr(equal + 1))};
+}
+
+void check_flags(const Options& options) {
+  if (options.hadamard != 0 && options.hadamard != kHadamardBlock) {
+    fail(ErrorKind::usage, "--hadamard: expected {} (or 0: not rotated), found {}", kHadamardBlock, options.hadamard);
+  }
+  const bool runs = options.gptq || !options.w4a4_budget.empty();
+  if (runs && options.prompt_file.empty()) {
+    fail(ErrorKind::usage, "-f FILE is missing: {} reads a text", options.gptq ? "--gptq" : "--w4a4-budget");
+  }
+  if (!runs && !options.prompt_file.empty()) fail(ErrorKind::usage, "-f: only --gptq and --w4a4-budget read a text");
+  if (!options.w4a4_budget.empty() && options.hadamard == 0) {
+    fail(ErrorKind::usage, "--w4a4-budget needs --hadamard {}", kHadamardBlock);
+  }
+  if (options.balance != 0 && !options.gptq) fail(ErrorKind::usage, "--balance needs --gptq");
+}
+
+ModelQuantizeOptions read_wish(const Options& options) {
+  ModelQuantizeOptions wish;
+  wish.file.in = options.files[0];
+  wish.file.out = options.files[1];
+  wish.file.type = options.type.empty() ? BlockType::q4_0 : read_type("--type", options.type);
+  for (const std::string& text : options.tensor_types) wish.file.wishes.push_back(read_tensor_type(text));
+  wish.file.rotate = options.hadamard != 0;
+  wish.file.threads = static_cast<int>(options.n_threads);
+  wish.file.importance = options.importance;
+  wish.measure = measure_options(options);
+  wish.gptq = options.gptq;
+  wish.balance = options.balance;
+  wish.text_name = options.prompt_file;
+  if (!options.prompt_file.empty()) wish.text = read_input(options.prompt_file);
+  if (!options.w4a4_budget.empty()) wish.budget = parse_percent(options.w4a4_budget);
+  wish.n_ctx = options.n_ctx > 0 ? std::max<int64_t>(options.n_ctx, 4) : kChunkTokens;
+  wish.n_chunks = options.n_chunks > 0 ? options.n_chunks : kChunks;
+  return wish;
+}
+
+/// The matrices that keep 8-bit activations, the costliest to round first.
+void print_exact(std::vector<Int4Unit> units) {
+  std::erase_if(units, [](const Int4Unit& unit) { return !unit.exact; });
+  std::sort(units.begin(), units.end(),
+            [](const Int4Unit& a, const Int4Unit& b) { return a.divergence * b.share > b.divergence * a.share; });
+  double share = 0;
+  for (const Int4Unit& unit : units) share += unit.share;
+  print(fmt::format("8-bit activations in {} matrices, {:.2f} % of the multiplications:\n", units.size(), 100 * share));
+  for (const Int4Unit& unit : units) {
+    print(fmt::format("  {:<32} {:>6.2f} %  divergence {:.6f}\n", unit.tensor, 100 * unit.share, unit.divergence));
+  }
+}
+
+}  // namespace
 
 ProgressCallback show_stream(Progress& progress, const StopSignals& signals) {
   return [&](const StreamProgress& p) {
@@ -16,26 +99,20 @@ ProgressCallback show_stream(Progress& progress, const StopSignals& signals) {
 }
 
 int cmd_quantize(const Options& options) {
-  const std::string name = options.type.empty() ? "q4_0" : options.type;
-  const std::optional<BlockType> type = parse_type(name);
-  if (!type) fail(ErrorKind::usage, "--type: unknown type \"{}\"", name);
-  if (options.hadamard != 0 && options.hadamard != kHadamardBlock) {
-    fail(ErrorKind::usage, "--hadamard: expected {} (or 0: not rotated), found {}", kHadamardBlock, options.hadamard);
-  }
+  check_flags(options);
   const StopSignals signals;
-  Progress progress("quantising");
-  QuantizeOptions wish;
-  wish.in = options.files[0];
-  wish.out = options.files[1];
-  wish.type = *type;
-  wish.rotate = options.hadamard != 0;
-  wish.threads = static_cast<int>(options.n_threads);
-  wish.progress = show_stream(progress, signals);
-  const QuantizeResult result = quantize(wish);
+  Progress progress("quantising"), measuring("measuring");
+  ModelQuantizeOptions wish = read_wish(options);
+  wish.file.progress = show_stream(progress, signals);
+  wish.stop = [&] { signals.check(); };
+  wish.on_budget = [&](double share) { measuring.update(share); };
+  const auto [result, units] = quantize_model(wish);
   progress.clear();
-  print(fmt::format("{}: {} tensors, {} of them rotated, {} (from {})\n", wish.out, result.n_tensors, result.n_rotated,
-                    bytes_text(static_cast<int64_t>(result.bytes_out)),
+  measuring.clear();
+  print(fmt::format("{}: {} tensors, {} of them rotated, {} (from {})\n", wish.file.out, result.n_tensors,
+                    result.n_rotated, bytes_text(static_cast<int64_t>(result.bytes_out)),
                     bytes_text(static_cast<int64_t>(result.bytes_in))));
+  if (!units.empty()) print_exact(units);
   return 0;
 }
 

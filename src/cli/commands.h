@@ -15,6 +15,7 @@ int cmd_chat(Options options);
 int cmd_plan(Options options);
 int cmd_bench(Options options);
 int cmd_eval(const Options& options);
+int cmd_imatrix(const Options& options);
 int cmd_inspect(const Options& options);
 int cmd_tokenize(const Options& options);
 int cmd_detokenize(const Options& options);

@@ -24,6 +24,8 @@ int run_command(const Options& options) {
       return cmd_bench(options);
     case kEval:
       return cmd_eval(options);
+    case kImatrix:
+      return cmd_imatrix(options);
     case kInspect:
       return cmd_inspect(options);
     case kTokenize:

@@ -77,10 +77,13 @@ struct Options {
 
   // measurements over texts
   int64_t n_chunks = 0;
-  std::string save_logits, against, output;
+  std::string save_logits, against, output, importance, w4a4_budget;
+  bool gptq = false;
+  double balance = 0;
 
   // files and listings
   std::string type;
+  std::vector<std::string> tensor_types;
   int64_t hadamard = 0;
   bool json = false, jsonl = false, tensors = false, ops = false, add_special = false, no_parse_special = false;
 };

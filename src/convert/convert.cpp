@@ -24,7 +24,10 @@ std::vector<StreamTensor> stream_tensors(const std::vector<HfOutput>& outputs, c
   std::vector<StreamTensor> tensors;
   for (const HfOutput& output : outputs) {
     const TensorInfo shape{output.name, BlockType::f32, output.shape, {}};
-    StreamTensor tensor{output.name, choose_type(mixture, shape, options.in), output.shape, {}, {}, {}};
+    StreamTensor tensor;
+    tensor.name = output.name;
+    tensor.choice = choose_type(mixture, shape, options.in);
+    tensor.shape = output.shape;
     tensor.rows = [&output](int64_t begin, int64_t end, float* out) { output.read_rows(begin, end, out); };
     tensors.push_back(std::move(tensor));
   }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "base/error.h"
+#include "convert/tensor_encoder.h"
 #include "gguf/hadamard.h"
 #include "gguf/keys.h"
 
@@ -60,9 +62,20 @@ bool is_integer(BlockType type) { return !type_info(type).quantised && !type_inf
 
 }  // namespace
 
+int64_t block_of(std::string_view tensor) {
+  if (!tensor.starts_with("blk.")) return -1;
+  int64_t index = -1;
+  std::from_chars(tensor.data() + 4, tensor.data() + tensor.size(), index);
+  return index;
+}
+
 TensorChoice choose_type(const Mixture& mixture, const TensorInfo& tensor, const std::string& file) {
   if (is_integer(tensor.type)) return {tensor.type, false};
   if (stays_f32(tensor)) return {BlockType::f32, false};
+  for (const auto& [name, type] : mixture.wishes) {
+    const bool rotated = mixture.rotate && type == BlockType::q4_0 && rotates(tensor.name);
+    if (tensor.name.find(name) != std::string::npos && !rotated) return {fitting(type, tensor.n_cols()), false};
+  }
   if (!mixture.rotate) return {fitting(plain_type(mixture, tensor), tensor.n_cols()), false};
   if (!rotates(tensor.name)) return {fitting(type_beside_rotated(mixture, tensor), tensor.n_cols()), false};
   if (tensor.n_cols() % kHadamardBlock != 0) {

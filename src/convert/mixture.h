@@ -2,6 +2,10 @@
 // rotation. The only place with this rule; encoding is in quantize.cpp.
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "gguf/file.h"
 
 namespace onebit {
@@ -10,6 +14,7 @@ struct Mixture {
   BlockType type = BlockType::q4_0;  ///< of the ordinary matrices
   bool rotate = false;               ///< Hadamard-rotated q4_0 matrices; `type` is q4_0 then
   bool tied = false;                 ///< the model has no output matrix: token_embd serves as one
+  std::vector<std::pair<std::string, BlockType>> wishes = {};  ///< tensors whose name contains this take this type
 };
 
 struct TensorChoice {

@@ -1,11 +1,13 @@
 // The walk over a file: choose, declare, then stream each tensor through the row encoder.
 #include "convert/quantize.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <vector>
 
 #include "base/error.h"
 #include "convert/file_type.h"
+#include "convert/importance.h"
 #include "convert/mixture.h"
 #include "gguf/blocks.h"
 #include "gguf/hadamard.h"
@@ -21,11 +23,86 @@ void check_options(const QuantizeOptions& options) {
   if (options.rotate && options.type != BlockType::q4_0) {
     fail(ErrorKind::usage, "rotated matrices are q4_0: expected --type q4_0 with --hadamard, found {}", info.name);
   }
+  for (const auto& [name, type] : options.wishes) {
+    if (!type_info(type).encodable) fail(ErrorKind::usage, "type {} can't be written", type_name(type));
+  }
   std::error_code ignored;
   if (std::filesystem::equivalent(options.in, options.out, ignored)) {
     fail(ErrorKind::usage, "{}: the output must be another file than the input", options.out);
   }
 }
+
+StreamTensor stream_tensor(const GgufFile& file, const TensorInfo& tensor, const TensorChoice& choice,
+                           TensorEncoder* encoder) {
+  StreamTensor out;
+  out.name = tensor.name;
+  out.choice = choice;
+  out.shape = tensor.shape;
+  out.release = [&file, &tensor] { file.release(tensor); };
+  TensorEncoder* const changes = type_info(tensor.type).decodable ? encoder : nullptr;
+  if (choice.type == tensor.type && !choice.rotated && !changes) {
+    out.raw = tensor.data;
+  } else {
+    out.rows = [&tensor, changes](int64_t begin, int64_t end, float* rows) {
+      decode_row(tensor.type, tensor.data.data() + begin * tensor.row_bytes(), rows, (end - begin) * tensor.n_cols());
+      if (changes) changes->change_rows(tensor, begin, end, rows);
+    };
+  }
+  if (changes) {
+    out.begin = [&tensor, changes] { changes->begin_block(block_of(tensor.name)); };
+    out.whole = [&tensor, choice, changes] { return changes->encode(tensor, choice); };
+  }
+  return out;
+}
+
+/// Squares of the tensor's inputs as its weights are stored: rotation mixes the channels of a block, so that each has
+/// the block's mean.
+const ChannelSquares* squares_for(Importance& importance, const TensorInfo& tensor, bool rotated) {
+  ChannelSquares* squares = importance.find(tensor);
+  if (!squares || !rotated) return squares;
+  for (size_t i = 0; i < squares->mean.size(); i += kHadamardBlock) {
+    float mean = 0;
+    for (size_t j = i; j < i + kHadamardBlock; ++j) mean += squares->mean[j] / kHadamardBlock;
+    std::fill_n(squares->mean.begin() + static_cast<int64_t>(i), kHadamardBlock, mean);
+  }
+  return squares;
+}
+
+std::vector<StreamTensor> plan_tensors(const GgufFile& file, const QuantizeOptions& options,
+                                       std::optional<Importance>& importance) {
+  const Mixture mixture{options.type, options.rotate, file.find(keys::kOutput) == nullptr, options.wishes};
+  std::vector<StreamTensor> tensors;
+  for (const TensorInfo& tensor : file.tensors()) {
+    tensors.push_back(stream_tensor(file, tensor, choose_type(mixture, tensor, file.path()), options.encoder));
+    if (importance) tensors.back().squares = squares_for(*importance, tensor, tensors.back().choice.rotated);
+  }
+  if (options.encoder) {
+    std::stable_sort(tensors.begin(), tensors.end(),
+                     [](const StreamTensor& a, const StreamTensor& b) { return block_of(a.name) < block_of(b.name); });
+  }
+  return tensors;
+}
+
+void copy_metadata(const GgufFile& file, const QuantizeOptions& options, GgufWriter& writer) {
+  for (const MetaEntry& entry : file.metadata()) {
+    if (!entry.key.starts_with("split.")) writer.add(entry.key, entry.value);
+  }
+  writer.add(keys::kFileType, file_type_id(options.type));
+  writer.add(keys::kQuantizationVersion, kQuantizationVersionValue);
+  if (options.rotate) writer.add(keys::kHadamard, static_cast<int32_t>(kHadamardBlock));
+}
+
+/// A copy of `made` that lists the tensors with 4-bit activations.
+void write_with_list(const GgufFile& made, const std::string& path, const std::vector<std::string>& list) {
+  GgufWriter writer(path);
+  for (const MetaEntry& entry : made.metadata()) writer.add(entry.key, entry.value);
+  writer.add(keys::kW4a4Tensors, list);
+  for (const TensorInfo& tensor : made.tensors()) writer.declare(tensor.name, tensor.type, tensor.shape);
+  for (const TensorInfo& tensor : made.tensors()) writer.write(tensor.name, tensor.data);
+  writer.finish();
+}
+
+}  // namespace
 
 /// Only exact or nearly exact values may be quantised; a second rounding of coarse ones would be silently bad.
 void check_source(const GgufFile& file) {
@@ -42,43 +119,15 @@ void check_source(const GgufFile& file) {
   }
 }
 
-StreamTensor stream_tensor(const GgufFile& file, const TensorInfo& tensor, const TensorChoice& choice) {
-  StreamTensor out{tensor.name, choice, tensor.shape, {}, {}, [&file, &tensor] { file.release(tensor); }};
-  if (choice.type == tensor.type && !choice.rotated) {
-    out.raw = tensor.data;
-  } else {
-    out.rows = [&tensor](int64_t begin, int64_t end, float* rows) {
-      decode_row(tensor.type, tensor.data.data() + begin * tensor.row_bytes(), rows, (end - begin) * tensor.n_cols());
-    };
-  }
-  return out;
-}
-
-std::vector<StreamTensor> plan_tensors(const GgufFile& file, const QuantizeOptions& options) {
-  const Mixture mixture{options.type, options.rotate, file.find(keys::kOutput) == nullptr};
-  std::vector<StreamTensor> tensors;
-  for (const TensorInfo& tensor : file.tensors()) {
-    tensors.push_back(stream_tensor(file, tensor, choose_type(mixture, tensor, file.path())));
-  }
-  return tensors;
-}
-
-void copy_metadata(const GgufFile& file, const QuantizeOptions& options, GgufWriter& writer) {
-  for (const MetaEntry& entry : file.metadata()) {
-    if (!entry.key.starts_with("split.")) writer.add(entry.key, entry.value);
-  }
-  writer.add(keys::kFileType, file_type_id(options.type));
-  writer.add(keys::kQuantizationVersion, kQuantizationVersionValue);
-  if (options.rotate) writer.add(keys::kHadamard, static_cast<int32_t>(kHadamardBlock));
-}
-
-}  // namespace
-
 QuantizeResult quantize(const QuantizeOptions& options) {
   check_options(options);
   const GgufFile file = GgufFile::open(options.in);
   check_source(file);
-  const std::vector<StreamTensor> tensors = plan_tensors(file, options);
+  std::optional<Importance> importance;
+  if (!options.importance.empty()) importance = Importance::read(options.importance);
+  const std::vector<StreamTensor> tensors = plan_tensors(file, options, importance);
+  const bool known = std::any_of(tensors.begin(), tensors.end(), [](const StreamTensor& t) { return t.squares; });
+  if (importance && !known) refuse("{}: knows none of the matrices of {}", options.importance, options.in);
   QuantizeResult result;
   for (const StreamTensor& tensor : tensors) result.n_rotated += tensor.choice.rotated;
   if (options.rotate && result.n_rotated == 0) refuse("{}: holds no matrix that --hadamard could rotate", options.in);
@@ -86,10 +135,19 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   GgufWriter writer(options.out);
   copy_metadata(file, options, writer);
   write_tensors(writer, tensors, {options.threads, options.progress, options.in});
-  writer.finish([&](const GgufFile& made) {
+  const auto check = [&](const GgufFile& made) {
     CHECK((hadamard_stamp(made) != 0) == options.rotate);
     check_hadamard_tensors(made);
-  });
+  };
+  if (options.choose_int4) {
+    writer.review([&](const GgufFile& made) {
+      check(made);
+      result.int4_tensors = options.choose_int4(made);
+      write_with_list(made, options.out, *result.int4_tensors);
+    });
+  } else {
+    writer.finish(check);
+  }
   result.n_tensors = static_cast<int64_t>(tensors.size());
   result.bytes_in = file.file_bytes();
   result.bytes_out = writer.written();

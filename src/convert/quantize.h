@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 
+#include "convert/tensor_encoder.h"
 #include "convert/tensor_stream.h"
 #include "gguf/types.h"
 
@@ -13,15 +16,25 @@ namespace onebit {
 struct QuantizeOptions {
   std::string in, out;
   BlockType type = BlockType::q4_0;
-  bool rotate = false;        ///< rotate, quantise to q4_0 and stamp
+  std::vector<std::pair<std::string, BlockType>> wishes;  ///< see Mixture
+  bool rotate = false;                                    ///< rotate, quantise to q4_0 and stamp
+  std::string importance;                                 ///< path of an importance matrix, or empty
+  TensorEncoder* encoder = nullptr;  ///< may be null; tensors then go by block, those outside of blocks first
+  /// Sees the complete file and names the tensors that use 4-bit activations for prompts (onebit.w4a4_tensors). The
+  /// file is then written a second time, so it needs its size twice while this goes on. Empty: no such list.
+  std::function<std::vector<std::string>(const GgufFile& made)> choose_int4;
   int threads = 0;            ///< 0: all cores
   ProgressCallback progress;  ///< return false to stop, which throws Error(runtime) and leaves no file
 };
 
 struct QuantizeResult {
   int64_t n_tensors = 0, n_rotated = 0;
-  uint64_t bytes_in = 0, bytes_out = 0;  ///< of the files
+  uint64_t bytes_in = 0, bytes_out = 0;                  ///< of the files
+  std::optional<std::vector<std::string>> int4_tensors;  ///< the list that was stored, if one was asked for
 };
+
+/// Refuses a source that quantising would spoil: rotated already, or coarser than q8_0.
+void check_source(const GgufFile& file);
 
 /// Throws Error(usage) for a type that can't be made, Error(refused) for a source that can't be used (already rotated,
 /// already quantised below q8_0, values that are not finite), Error(runtime) when writing fails.

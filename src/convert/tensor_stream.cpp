@@ -18,16 +18,6 @@ namespace {
 constexpr int64_t kRangeElements = 1 << 18;  // about 1 MiB of f32 per thread, so that a range stays in its cache
 constexpr float kLargestHalf = 65504;        // block scales and f16 values are halves
 
-/// Every value must be finite, and within f16 unless the type has the exponents of f32.
-void check_values(std::span<const float> values, BlockType type, const std::string& label) {
-  const bool wide = type == BlockType::f32 || type == BlockType::bf16;
-  const float limit = wide ? INFINITY : kLargestHalf;
-  for (const float value : values) {
-    if (std::isfinite(value) && std::fabs(value) <= limit) continue;
-    refuse("{}: expected finite values{}, found {}", label, wide ? "" : " of at most 65504", value);
-  }
-}
-
 /// Keeps the first exception of any thread, to be thrown by the caller.
 class FirstError {
  public:
@@ -63,7 +53,11 @@ class Stream {
     for (current_ = 0; current_ < tensors_.size(); ++current_) {
       const StreamTensor& tensor = tensors_[current_];
       report();
-      if (tensor.raw.empty()) {
+      if (tensor.begin) tensor.begin();
+      const std::vector<uint8_t> whole = tensor.whole ? tensor.whole() : std::vector<uint8_t>();
+      if (!whole.empty()) {
+        emit(tensor, whole);
+      } else if (tensor.raw.empty()) {
         encode(tensor);
       } else {
         emit(tensor, tensor.raw);
@@ -98,6 +92,18 @@ class Stream {
     }
   }
 
+  /// Rows [begin, end), ready to be rounded.
+  static void encode_rows(const StreamTensor& tensor, int64_t begin, int64_t end, const float* rows, uint8_t* to) {
+    const int64_t n_cols = tensor.n_cols(), bytes = row_bytes(tensor.choice.type, n_cols);
+    if (!tensor.squares) return encode_row_search(tensor.choice.type, rows, to, (end - begin) * n_cols);
+    std::vector<float> weights(static_cast<size_t>(n_cols));
+    const int64_t rows_per_matrix = tensor.n_rows() / tensor.squares->n_matrix();
+    for (int64_t r = begin; r < end; ++r, rows += n_cols, to += bytes) {
+      error_weights(rows, n_cols, tensor.squares->mean.data() + r / rows_per_matrix * n_cols, weights.data());
+      encode_row_search(tensor.choice.type, rows, to, n_cols, weights.data());
+    }
+  }
+
   void encode_batch(const StreamTensor& tensor, int64_t first, int64_t last, int64_t rows_per_range) {
     const int64_t n_cols = tensor.n_cols(), bytes_per_row = row_bytes(tensor.choice.type, n_cols);
     const std::string label = options_.source + ": tensor " + printable(tensor.name);
@@ -111,7 +117,7 @@ class Stream {
           tensor.rows(begin, end, rows.data());
           check_values(std::span(rows).first(static_cast<size_t>(n)), tensor.choice.type, label);
           if (tensor.choice.rotated) hadamard32(rows.data(), n);
-          encode_row_search(tensor.choice.type, rows.data(), encoded_.data() + (begin - first) * bytes_per_row, n);
+          encode_rows(tensor, begin, end, rows.data(), encoded_.data() + (begin - first) * bytes_per_row);
         }
       });
     });
@@ -128,6 +134,15 @@ class Stream {
 };
 
 }  // namespace
+
+void check_values(std::span<const float> values, BlockType type, const std::string& label) {
+  const bool wide = type == BlockType::f32 || type == BlockType::bf16;
+  const float limit = wide ? INFINITY : kLargestHalf;
+  for (const float value : values) {
+    if (std::isfinite(value) && std::fabs(value) <= limit) continue;
+    refuse("{}: expected finite values{}, found {}", label, wide ? "" : " of at most 65504", value);
+  }
+}
 
 int64_t StreamTensor::n_rows() const {
   int64_t n = 1;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/importance.h"
 #include "convert/mixture.h"
 #include "gguf/writer.h"
 
@@ -19,10 +20,13 @@ using RowSource = std::function<void(int64_t begin, int64_t end, float* out)>;
 struct StreamTensor {
   std::string name;
   TensorChoice choice;
-  std::vector<int64_t> shape;     ///< outermost first
-  RowSource rows;                 ///< used when `raw` is empty
-  std::span<const uint8_t> raw;   ///< bytes to copy as they are
-  std::function<void()> release;  ///< called when the source is no longer needed; may be empty
+  std::vector<int64_t> shape;                   ///< outermost first
+  RowSource rows;                               ///< used when `raw` is empty
+  std::span<const uint8_t> raw;                 ///< bytes to copy as they are
+  const ChannelSquares* squares = nullptr;      ///< of the tensor's inputs, to weight its errors; may be null
+  std::function<void()> release;                ///< called when the source is no longer needed; may be empty
+  std::function<void()> begin;                  ///< called before anything else of the tensor; may be empty
+  std::function<std::vector<uint8_t>()> whole;  ///< may give all bytes at once; none: `rows` are encoded
 
   int64_t n_cols() const { return shape.back(); }
   int64_t n_rows() const;
@@ -43,6 +47,9 @@ struct StreamOptions {
   ProgressCallback progress;
   std::string source;  ///< path for messages
 };
+
+/// Refuses values that are not finite, or beyond f16 where the type's scales are halves; `label` names the tensor.
+void check_values(std::span<const float> values, BlockType type, const std::string& label);
 
 /// Declares and writes all tensors in order. Throws Error(refused) naming the tensor when a value is not finite or
 /// beyond what its type can hold, Error(runtime) when the callback stops the work or writing fails.

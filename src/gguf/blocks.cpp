@@ -91,8 +91,13 @@ void encode_row(BlockType type, const float* src, uint8_t* dst, int64_t n) {
   encode(src, dst, count_blocks(type, n));
 }
 
-void encode_row_search(BlockType type, const float* src, uint8_t* dst, int64_t n) {
-  if (type == BlockType::q4_0) return codec::encode_q4_0_search(src, dst, count_blocks(type, n));
+void encode_row_search(BlockType type, const float* src, uint8_t* dst, int64_t n, const float* weights) {
+  codec::EncodeSearch* search = type == BlockType::q4_0   ? codec::encode_q4_0_search
+                                : type == BlockType::q4_k ? codec::encode_q4_k_search
+                                : type == BlockType::q5_k ? codec::encode_q5_k_search
+                                : type == BlockType::q6_k ? codec::encode_q6_k_search
+                                                          : nullptr;
+  if (search) return search(src, weights, dst, count_blocks(type, n));
   encode_row(type, src, dst, n);
 }
 

@@ -16,6 +16,7 @@ void decode_row(BlockType type, const uint8_t* src, float* dst, int64_t n);
 void encode_row(BlockType type, const float* src, uint8_t* dst, int64_t n);
 
 /// As encode_row; for q4_0 it searches each block's scale for the least squared error (never worse than encode_row).
-void encode_row_search(BlockType type, const float* src, uint8_t* dst, int64_t n);
+/// `weights` [n] of the squared errors (null: all alike) count for q4_0, q4_k, q5_k and q6_k.
+void encode_row_search(BlockType type, const float* src, uint8_t* dst, int64_t n, const float* weights = nullptr);
 
 }  // namespace onebit

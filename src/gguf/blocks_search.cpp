@@ -2,6 +2,7 @@
 // All work the same way: try a few step sizes around the one that spans the block, round, refit the scale by least
 // squares, keep the best; scales that are themselves quantised are then adjusted by comparing their neighbours.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "gguf/block_codecs.h"
@@ -40,18 +41,34 @@ float signed_extreme(const float* x, int n) {
 
 float round_to_half(float value) { return f16_to_f32(f32_to_f16(value)); }
 
+/// Weights of the elements of consecutive blocks; all alike without any.
+class Weights {
+ public:
+  Weights(const float* weights, int64_t block) : weights_(weights), block_(block) {}
+  const float* at(int64_t b) const { return weights_ ? weights_ + b * block_ : kOnes.data(); }
+
+ private:
+  static constexpr std::array<float, 256> kOnes = [] {
+    std::array<float, 256> ones{};
+    for (float& one : ones) one = 1;
+    return ones;
+  }();
+  const float* weights_;
+  int64_t block_;
+};
+
 /// Squared error of coding x with y = scale q - offset, q the nearest code in [low, high]; `codes` receives the q.
-float code_with(const float* x, int n, float scale, float offset, float low, float high, float* codes) {
+float code_with(const float* x, const float* w, int n, float scale, float offset, float low, float high, float* codes) {
   const float inverse = scale != 0 ? 1 / scale : 0;
   for (int i = 0; i < n; ++i) codes[i] = nearest((x[i] + offset) * inverse, low, high);
   return sum_lanes(n, [&](int i) {
     const float error = x[i] - (scale * codes[i] - offset);
-    return error * error;
+    return w[i] * (error * error);
   });
 }
 
 /// The scale of y = scale q, q in [low, high], with the least squared error among a few step sizes.
-float fit_symmetric(const float* x, int n, float low, float high) {
+float fit_symmetric(const float* x, const float* w, int n, float low, float high) {
   const float extreme = signed_extreme(x, n);
   if (extreme == 0) return 0;
   float best_scale = 0, best_gain = 0, codes[32];
@@ -60,8 +77,8 @@ float fit_symmetric(const float* x, int n, float low, float high) {
     const float target = step <= 5 ? low - 0.1f * static_cast<float>(step) : high + 0.2f * static_cast<float>(step - 7);
     const float inverse = target / extreme;
     for (int i = 0; i < n; ++i) codes[i] = nearest(x[i] * inverse, low, high);
-    const float xq = sum_lanes(n, [&](int i) { return x[i] * codes[i]; });
-    const float qq = sum_lanes(n, [&](int i) { return codes[i] * codes[i]; });
+    const float xq = sum_lanes(n, [&](int i) { return w[i] * (x[i] * codes[i]); });
+    const float qq = sum_lanes(n, [&](int i) { return w[i] * (codes[i] * codes[i]); });
     // With the least-squares scale xq / qq the error is sum(x^2) - xq^2 / qq.
     if (qq > 0 && xq * xq > best_gain * qq) {
       best_gain = xq * xq / qq;
@@ -76,27 +93,28 @@ struct ScaleOffset {
 };
 
 /// The pair of y = scale q - offset, q in [0, high], with the least squared error among a few step sizes. n = 32.
-ScaleOffset fit_affine(const float* x, float high) {
+ScaleOffset fit_affine(const float* x, const float* w, float high) {
   constexpr int kN = 32;
   const float lowest = std::min(*std::min_element(x, x + kN), 0.0f);
   const float range = std::max(*std::max_element(x, x + kN), 0.0f) - lowest;
   if (!(range > 0)) return {};
   ScaleOffset best{range / high, -lowest};
   float codes[kN];
-  float best_error = code_with(x, kN, best.scale, best.offset, 0, high, codes);
-  const float sx = sum_lanes(kN, [&](int i) { return x[i]; });
+  float best_error = code_with(x, w, kN, best.scale, best.offset, 0, high, codes);
+  const float sw = sum_lanes(kN, [&](int i) { return w[i]; });
+  const float sx = sum_lanes(kN, [&](int i) { return w[i] * x[i]; });
   for (int step = -10; step <= 10; ++step) {
     const float inverse = (high + 0.1f * static_cast<float>(step)) / range;
     for (int i = 0; i < kN; ++i) codes[i] = nearest((x[i] - lowest) * inverse, 0, high);
-    const float sq = sum_lanes(kN, [&](int i) { return codes[i]; });
-    const float sqq = sum_lanes(kN, [&](int i) { return codes[i] * codes[i]; });
-    const float sxq = sum_lanes(kN, [&](int i) { return x[i] * codes[i]; });
-    const float determinant = kN * sqq - sq * sq;
+    const float sq = sum_lanes(kN, [&](int i) { return w[i] * codes[i]; });
+    const float sqq = sum_lanes(kN, [&](int i) { return w[i] * (codes[i] * codes[i]); });
+    const float sxq = sum_lanes(kN, [&](int i) { return w[i] * (x[i] * codes[i]); });
+    const float determinant = sw * sqq - sq * sq;
     if (!(determinant > 0)) continue;
-    ScaleOffset fit{(kN * sxq - sx * sq) / determinant, (sq * sxq - sx * sqq) / determinant};
+    ScaleOffset fit{(sw * sxq - sx * sq) / determinant, (sq * sxq - sx * sqq) / determinant};
     if (fit.offset < 0) fit = {sxq / sqq, 0};
     if (!(fit.scale > 0)) continue;
-    const float error = code_with(x, kN, fit.scale, fit.offset, 0, high, codes);
+    const float error = code_with(x, w, kN, fit.scale, fit.offset, 0, high, codes);
     if (error < best_error) {
       best_error = error;
       best = fit;
@@ -112,11 +130,11 @@ struct AffineSuperBlock {
   float codes[256];
 };
 
-void encode_affine(const float* x, float high, AffineSuperBlock& out) {
+void encode_affine(const float* x, const float* w, float high, AffineSuperBlock& out) {
   ScaleOffset fits[8];
   float largest_scale = 0, largest_offset = 0;
   for (int s = 0; s < 8; ++s) {
-    fits[s] = fit_affine(x + 32 * s, high);
+    fits[s] = fit_affine(x + 32 * s, w + 32 * s, high);
     largest_scale = std::max(largest_scale, fits[s].scale);
     largest_offset = std::max(largest_offset, fits[s].offset);
   }
@@ -128,7 +146,7 @@ void encode_affine(const float* x, float high, AffineSuperBlock& out) {
     float best_error = INFINITY, codes[32];
     for (int candidate = 0; candidate < 9; ++candidate) {
       const ScaleMin trial{std::clamp(scale + candidate % 3 - 1, 0, 63), std::clamp(min + candidate / 3 - 1, 0, 63)};
-      const float error = code_with(x + 32 * s, 32, out.d * static_cast<float>(trial.scale),
+      const float error = code_with(x + 32 * s, w + 32 * s, 32, out.d * static_cast<float>(trial.scale),
                                     out.dmin * static_cast<float>(trial.min), 0, high, codes);
       if (error < best_error || candidate == 0) {
         best_error = error;
@@ -141,15 +159,17 @@ void encode_affine(const float* x, float high, AffineSuperBlock& out) {
 
 }  // namespace
 
-void encode_q4_0_search(const float* src, uint8_t* dst, int64_t n_blocks) {
+void encode_q4_0_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
+  const Weights all(weights, 32);
   for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 18) {
+    const float* w = all.at(b);
     encode_q4_0(src, dst, 1);
     float plain[32];
     decode_q4_0(dst, plain, 1);
-    const float plain_error = sum_lanes(32, [&](int i) { return (src[i] - plain[i]) * (src[i] - plain[i]); });
+    const float plain_error = sum_lanes(32, [&](int i) { return w[i] * ((src[i] - plain[i]) * (src[i] - plain[i])); });
     float codes[32];
-    const float d = round_to_half(fit_symmetric(src, 32, -8, 7));
-    if (!(code_with(src, 32, d, 0, -8, 7, codes) < plain_error)) continue;
+    const float d = round_to_half(fit_symmetric(src, w, 32, -8, 7));
+    if (!(code_with(src, w, 32, d, 0, -8, 7, codes) < plain_error)) continue;
     store_half(dst, d);
     for (int j = 0; j < 16; ++j) {
       dst[2 + j] = static_cast<uint8_t>((static_cast<int>(codes[j]) + 8) | (static_cast<int>(codes[j + 16]) + 8) << 4);
@@ -157,10 +177,11 @@ void encode_q4_0_search(const float* src, uint8_t* dst, int64_t n_blocks) {
   }
 }
 
-void encode_q4_k(const float* src, uint8_t* dst, int64_t n_blocks) {
+void encode_q4_k_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
+  const Weights all(weights, 256);
   AffineSuperBlock block;
   for (int64_t b = 0; b < n_blocks; ++b, src += 256, dst += 144) {
-    encode_affine(src, 15, block);
+    encode_affine(src, all.at(b), 15, block);
     store_half(dst, block.d);
     store_half(dst + 2, block.dmin);
     pack_scale_mins(block.scales, dst + 4);
@@ -171,10 +192,11 @@ void encode_q4_k(const float* src, uint8_t* dst, int64_t n_blocks) {
   }
 }
 
-void encode_q5_k(const float* src, uint8_t* dst, int64_t n_blocks) {
+void encode_q5_k_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
+  const Weights all(weights, 256);
   AffineSuperBlock block;
   for (int64_t b = 0; b < n_blocks; ++b, src += 256, dst += 176) {
-    encode_affine(src, 31, block);
+    encode_affine(src, all.at(b), 31, block);
     store_half(dst, block.d);
     store_half(dst + 2, block.dmin);
     pack_scale_mins(block.scales, dst + 4);
@@ -187,16 +209,19 @@ void encode_q5_k(const float* src, uint8_t* dst, int64_t n_blocks) {
   }
 }
 
-void encode_q6_k(const float* src, uint8_t* dst, int64_t n_blocks) {
+void encode_q6_k_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
+  const Weights all(weights, 256);
   for (int64_t b = 0; b < n_blocks; ++b, src += 256, dst += 210) {
+    const float* w = all.at(b);
     float fits[16], codes[256];
-    for (int s = 0; s < 16; ++s) fits[s] = fit_symmetric(src + 16 * s, 16, -32, 31);
+    for (int s = 0; s < 16; ++s) fits[s] = fit_symmetric(src + 16 * s, w + 16 * s, 16, -32, 31);
     const float d = round_to_half(signed_extreme(fits, 16) / -128);
     for (int s = 0; s < 16; ++s) {
       const int scale = d != 0 ? round_to_int(fits[s] / d, -128, 127) : 0;
       float best_error = INFINITY, trial_codes[16];
       for (int trial = std::max(scale - 1, -128); trial <= std::min(scale + 1, 127); ++trial) {
-        const float error = code_with(src + 16 * s, 16, d * static_cast<float>(trial), 0, -32, 31, trial_codes);
+        const float error =
+            code_with(src + 16 * s, w + 16 * s, 16, d * static_cast<float>(trial), 0, -32, 31, trial_codes);
         if (error < best_error || best_error == INFINITY) {
           best_error = error;
           dst[192 + s] = static_cast<uint8_t>(static_cast<int8_t>(trial));
@@ -213,5 +238,9 @@ void encode_q6_k(const float* src, uint8_t* dst, int64_t n_blocks) {
     }
   }
 }
+
+void encode_q4_k(const float* src, uint8_t* dst, int64_t n) { encode_q4_k_search(src, nullptr, dst, n); }
+void encode_q5_k(const float* src, uint8_t* dst, int64_t n) { encode_q5_k_search(src, nullptr, dst, n); }
+void encode_q6_k(const float* src, uint8_t* dst, int64_t n) { encode_q6_k_search(src, nullptr, dst, n); }
 
 }  // namespace onebit::codec

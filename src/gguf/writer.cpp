@@ -42,9 +42,11 @@ GgufWriter::GgufWriter(const std::string& path, Temporary temporary) : GgufHead(
   if (std::filesystem::is_directory(target))
     fail(ErrorKind::usage, "{}: expected a file to write, found a folder", path);
   if (temporary == Temporary::unnamed) fd_ = open_unnamed(folder_);
-  if (fd_ < 0) {
+  for (int i = 0; fd_ < 0 && i < 16; ++i) {  // two files of one name may be under way
+    if (i > 0) temporary_path_ += "~";
     fd_ = ::open(temporary_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     named_ = fd_ >= 0;
+    if (fd_ < 0 && errno != EEXIST) break;
   }
   if (fd_ < 0) fail(ErrorKind::runtime, "{}: can't be created: {}", path, std::strerror(errno));
 }
@@ -133,11 +135,15 @@ void GgufWriter::give_name() {
   }
 }
 
-void GgufWriter::finish(const std::function<void(const GgufFile&)>& check) {
+void GgufWriter::review(const std::function<void(const GgufFile&)>& check) {
   CHECK(fd_ >= 0);
   if (!fixed_) write_head();
   CHECK(current_ == tensors().size());
   verify(check);
+}
+
+void GgufWriter::finish(const std::function<void(const GgufFile&)>& check) {
+  review(check);
   if (::fsync(fd_) != 0) write_failed(path_, errno, written_);
   give_name();
   abandon();

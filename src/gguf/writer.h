@@ -33,6 +33,9 @@ class GgufWriter : public GgufHead {
   /// renames to the final path.
   void finish(const std::function<void(const GgufFile&)>& check = {});
 
+  /// Completes the file as finish() does and lets `check` see it, but leaves it without its name.
+  void review(const std::function<void(const GgufFile&)>& check);
+
   /// Drops everything written so far. Called by the destructor when finish() was not reached.
   void abandon() noexcept;
 

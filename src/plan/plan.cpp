@@ -253,6 +253,22 @@ Plan::Walk Plan::select_walk(Value candidates, Value unary, Value gamma, const W
   return {ids, confidence, scores};
 }
 
+Plan Plan::part(size_t begin, size_t end, Value entry, const Weight& table) const {
+  CHECK(begin <= end && end <= steps_.size());
+  CHECK(table.shape.size() == 2 && table.n_in() == info(entry).width && info(entry).multiple == 1);
+  Plan part(name_);
+  part.values_ = values_;
+  part.push(Op::embed, {entry}, {}, {&table});
+  std::vector<bool> known(values_.size());
+  known[static_cast<size_t>(entry.id)] = true;
+  for (size_t s = begin; s < end; ++s) {
+    for (Value v : steps_[s].in) CHECK(known[static_cast<size_t>(v.id)]);
+    for (Value v : steps_[s].out) known[static_cast<size_t>(v.id)] = true;
+    part.steps_.push_back(steps_[s]);
+  }
+  return part;
+}
+
 void Plan::output(std::string name, Value value) {
   CHECK(find_output(name) < 0);
   outputs_.push_back({std::move(name), value});

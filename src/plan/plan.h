@@ -84,6 +84,10 @@ class Plan {
   };
   Walk select_walk(Value candidates, Value unary, Value gamma, const Weight& predecessor, const Weight& successor);
 
+  /// Steps [begin, end) as a plan of their own with the same values, no outputs. `entry` is the one value from before
+  /// that they may read: it is looked up in `table` [n, width] by the rows' token ids.
+  Plan part(size_t begin, size_t end, Value entry, const Weight& table) const;
+
   /// Names a value that callers may read after a run.
   void output(std::string name, Value value);
 

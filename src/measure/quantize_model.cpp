@@ -1,0 +1,55 @@
+#include "measure/quantize_model.h"
+
+#include "base/error.h"
+#include "measure/calibration.h"
+#include "model/drafter.h"
+
+namespace onebit {
+namespace {
+
+std::vector<std::string> measure_budget(const GgufFile& made, const ModelQuantizeOptions& options,
+                                        std::vector<Int4Unit>& units) {
+  LoadedModel model(std::make_unique<Model>(GgufFile::open(made.path()), W4a4::none), options.measure, options.n_ctx);
+  const TextChunks chunks =
+      cut_text(model.model(), options.text, options.n_ctx, options.n_budget_chunks, options.text_name);
+  units = choose_int4(model, chunks, *options.budget, [&](double share) {
+    options.stop();
+    if (options.on_budget) options.on_budget(share);
+  });
+  std::vector<std::string> int4;
+  for (const Int4Unit& unit : units) {
+    if (!unit.exact) int4.push_back(unit.tensor);
+  }
+  return int4;
+}
+
+}  // namespace
+
+ModelQuantizeResult quantize_model(ModelQuantizeOptions options) {
+  CHECK(options.stop);
+  ModelQuantizeResult result;
+  if (options.budget) {
+    options.file.choose_int4 = [&](const GgufFile& made) { return measure_budget(made, options, result.units); };
+  }
+  if (!options.gptq) {
+    result.file = quantize(options.file);
+    return result;
+  }
+  GgufFile file = GgufFile::open(options.file.in);
+  check_source(file);
+  if (is_drafter(file)) {
+    refuse("{}: a drafter can't be run without its target: quantise it without --gptq", options.file.in);
+  }
+  Model model(std::move(file), W4a4::none);
+  const TextChunks chunks = cut_text(model, options.text, options.n_ctx, options.n_chunks, options.text_name);
+  CalibrationOptions calibration;
+  calibration.measure = options.measure;
+  calibration.balance = options.balance;
+  calibration.stop = options.stop;
+  Calibration encoder(model, chunks, calibration);
+  options.file.encoder = &encoder;
+  result.file = quantize(options.file);
+  return result;
+}
+
+}  // namespace onebit
