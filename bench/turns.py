@@ -56,18 +56,18 @@ def ask(address, messages, n, fresh):
         chunk = json.loads(line[6:])
         usage, timings = chunk.get("usage") or usage, chunk.get("timings") or timings
         for choice in chunk["choices"]:
-            piece = choice["delta"].get("content") or ""
-            if piece and first is None:
+            delta = choice["delta"]
+            if first is None and (delta.get("content") or delta.get("reasoning_content")):
                 first = (time.monotonic() - begin) * 1e3
-            text += piece
-    return text, first or 0, usage, timings
+            text += delta.get("content") or ""
+    return text, first, usage, timings
 
 
 def row_of(rep, turn, kind, earlier, answer):
     _, first, usage, timings = answer
     return {"rep": rep, "turn": turn, "kind": kind, "prompt_tokens": usage["prompt_tokens"],
             "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"], "earlier_prompt": earlier,
-            "first_token_ms": round(first, 2), "prompt_ms": round(timings["prompt_ms"], 2),
+            "first_token_ms": round(first, 2) if first else "", "prompt_ms": round(timings["prompt_ms"], 2),
             "answer_tokens": usage["completion_tokens"]}
 
 
@@ -92,7 +92,7 @@ def table(rows):
     for turn in dict.fromkeys(r["turn"] for r in rows):
         mine = {kind: [r for r in rows if r["turn"] == turn and r["kind"] == kind] for kind in KINDS}
         share = {kind: min(min(r["cached_tokens"] / r["earlier_prompt"], 1) for r in mine[kind]) if turn > 1 else 0 for kind in KINDS}
-        ms = {kind: statistics.median(r["first_token_ms"] for r in mine[kind]) for kind in KINDS}
+        ms = {kind: statistics.median(r["first_token_ms"] or r["prompt_ms"] for r in mine[kind]) for kind in KINDS}
         print(f"| {turn} | {statistics.median(r['prompt_tokens'] for r in mine[KINDS[0]]):.0f} | {share[KINDS[0]]:.1%} | {share[KINDS[1]]:.1%} | "
               + " | ".join(f"{ms[kind]:.1f}" for kind in KINDS) + " |")
 
