@@ -75,6 +75,12 @@ class Program {
   virtual std::vector<StepTime> step_times() const { return {}; }
 };
 
+/// What a device can do at best; 0 where it is not known.
+struct Peaks {
+  double gbps = 0;       // 1e9 bytes a second from memory
+  double int8_tops = 0;  // 1e12 8-bit multiplies and adds a second
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -90,6 +96,8 @@ class Backend {
   /// caches to the same one (a batch lists pages of that pool). The plan is copied; the pools must outlive the program.
   virtual std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
                                            const PlanLimits& limits) = 0;
+  /// Measures for about a second.
+  virtual Peaks measure_peaks() { return {}; }
 };
 
 struct BackendOptions {

@@ -10,7 +10,6 @@
 #include "cli/commands.h"
 #include "cli/engine_setup.h"
 #include "cli/output.h"
-#include "cli/peaks.h"
 #include "model/shapes.h"
 
 namespace onebit {
@@ -190,8 +189,8 @@ int cmd_bench(Options options) {
   fit_context(sizes, setup.engine);
   const int n_threads = setup.engine.backend.n_threads > 0 ? setup.engine.backend.n_threads
                                                            : std::max(1u, std::thread::hardware_concurrency());
-  const Peaks peaks = measure_peaks(n_threads);
   const std::unique_ptr<Engine> engine = load_engine(setup, "bench", signals);
+  const Peaks peaks = engine->measure_peaks();
   BenchTarget target{*engine, engine->model_plan()};
   Scheduler scheduler(*engine);
   std::vector<BenchTest> tests = make_tests(sizes, target);

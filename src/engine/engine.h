@@ -85,6 +85,8 @@ class Engine {
   const Model& model() const { return *plan_.model; }
   const Drafter* drafter() const { return plan_.drafter.get(); }
   const DeviceInfo& device() const { return plan_.backend->info(); }
+  /// What the device can do at best; takes about a second.
+  Peaks measure_peaks() { return plan_.backend->measure_peaks(); }
   const std::vector<MemoryPool>& memory() const { return plan_.memory; }
   const std::vector<std::string>& warnings() const { return plan_.warnings; }
   const StateSizes& target_sizes() const { return plan_.target_sizes; }

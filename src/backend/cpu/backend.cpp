@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "backend/cpu/dispatch.h"
+#include "backend/cpu/peaks.h"
 #include "backend/cpu/program.h"
 #include "backend/devices.h"
 #include "base/error.h"
@@ -57,6 +58,8 @@ class CpuBackend : public Backend {
                                    const PlanLimits& limits) override {
     return std::make_unique<cpu::CpuProgram>(plan, pools, limits, kernels_, weights_, pool_);
   }
+
+  Peaks measure_peaks() override { return cpu::measure_peaks(pool_.size()); }
 
  private:
   const cpu::Kernels& kernels_;

@@ -24,6 +24,7 @@ constexpr int kPage = static_cast<int>(kPageTokens);
 constexpr int kPad =
     32;  // halves between rows of queries in shared memory: 16-byte loads of 8 lanes meet no bank twice
 constexpr float kLog2e = 1.4426950408889634f;
+constexpr int kMostOwnRows = 1024;  // of a sequence of block_attention
 
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if !defined(__HIP__)
@@ -356,55 +357,50 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2)
   }
 }
 
-/// Adds the parts of a tile's queries, and for block_attention the sequence's own rows in f32. Grid (tiles, key heads),
-/// a warp a query in turn, a lane every 32nd column.
+/// Adds the parts of a query, and for block_attention the sequence's own rows in f32. Grid (tiles, key heads, queries),
+/// a thread a column.
 template <int kD>
-__global__ void combine(AttentionCall call, AttentionParams params, BatchRows rows, int parts) {
+__global__ void __launch_bounds__(kD) combine(AttentionCall call, AttentionParams params, BatchRows rows, int parts) {
   wait_for_previous();
-  const int lane = threadIdx.x % kWarp, kv_head = blockIdx.y;
+  __shared__ float scores[kMostOwnRows];
+  const int m = blockIdx.z, c = threadIdx.x, kv_head = blockIdx.y;
   const int group = static_cast<int>(params.n_head / params.n_head_kv);
   const Tile tile = Tile::find(blockIdx.x, rows, group);
   if (tile.sequence < 0) return;
   const DeviceSequence s = rows.sequences[tile.sequence];
+  const int query = tile.first + m;
+  if (query >= s.n_tok * group) return;
   const Part<kD>* all = reinterpret_cast<const Part<kD>*>(call.scratch) +
                         (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * parts;
-  constexpr int kColumns = kD / kWarp;
-  for (int m = threadIdx.x / kWarp; m < kQueries; m += blockDim.x / kWarp) {
-    const int query = tile.first + m;
-    if (query >= s.n_tok * group) continue;
-    const int64_t row = s.row + query / group, at = (row * params.n_head + kv_head * group + query % group) * kD;
-    float peak = -INFINITY, sum = 0, y[kColumns] = {};
-    for (int i = 0; i < parts; ++i) peak = fmaxf(peak, all[i].peak[m]);
-    for (int i = 0; i < parts; ++i) {
-      if (all[i].peak[m] == -INFINITY) continue;
-      const float factor = exp2f((all[i].peak[m] - peak) * kLog2e);
-      sum += all[i].sum[m] * factor;
+  const int64_t at = ((s.row + query / group) * params.n_head + kv_head * group + query % group) * kD;
+  float peak = -INFINITY, sum = 0, y = 0;
+  for (int i = 0; i < parts; ++i) peak = fmaxf(peak, all[i].peak[m]);
+  if (call.k) {
+    const int i0 = query / group, window = static_cast<int>(params.window), lane = c % kWarp;
+    for (int i = c / kWarp; i < s.n_tok; i += kD / kWarp) {
+      const float *q = call.q + at, *k = call.k + ((s.row + i) * params.n_head_kv + kv_head) * kD;
+      float score = 0;
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) y[c] += all[i].y[m][lane + c * kWarp] * factor;
+      for (int j = lane; j < kD; j += kWarp) score = fmaf(q[j], k[j], score);
+      score = warp_sum(score) * params.scale;
+      const bool seen = (window == 0 || abs(i - i0) < window) && (!params.causal || i <= i0);
+      if (lane == 0) scores[i] = seen ? score : -INFINITY;
     }
-    if (call.k) {
-      const int i0 = query / group, window = static_cast<int>(params.window);
-      for (int i = 0; i < s.n_tok; ++i) {
-        if ((window > 0 && abs(i - i0) >= window) || (params.causal && i > i0)) continue;
-        const int64_t own = ((s.row + i) * params.n_head_kv + kv_head) * kD;
-        float score = 0;
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          score = fmaf(call.q[at + lane + c * kWarp], call.k[own + lane + c * kWarp], score);
-        }
-        score = warp_sum(score) * params.scale;
-        const float top = fmaxf(peak, score);
-        const float shrink = peak == -INFINITY ? 0.0f : exp2f((peak - top) * kLog2e);
-        const float weight = exp2f((score - top) * kLog2e);
-        sum = sum * shrink + weight;
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) y[c] = y[c] * shrink + weight * call.v[own + lane + c * kWarp];
-        peak = top;
-      }
+    __syncthreads();
+    for (int i = 0; i < s.n_tok; ++i) peak = fmaxf(peak, scores[i]);
+    for (int i = 0; i < s.n_tok; ++i) {
+      const float weight = exp2f((scores[i] - peak) * kLog2e);
+      sum += weight;
+      y = fmaf(weight, call.v[((s.row + i) * params.n_head_kv + kv_head) * kD + c], y);
     }
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) call.y[at + lane + c * kWarp] = y[c] / sum;
   }
+#pragma unroll 4
+  for (int i = 0; i < parts; ++i) {
+    const float top = all[i].peak[m], factor = top == -INFINITY ? 0.0f : exp2f((top - peak) * kLog2e);
+    sum = fmaf(all[i].sum[m], factor, sum);
+    y = fmaf(all[i].y[m][c], factor, y);
+  }
+  call.y[at + c] = y / sum;
 }
 
 int64_t tiles_of(const AttentionParams& params, const BatchRows& rows) {
@@ -435,7 +431,7 @@ void run(const AttentionCall& call, const AttentionParams& params, const BatchRo
   const size_t shared = std::max(sizeof(Shared<kD>), sizeof(float) * kQueries * kD);
   launch(attend_split<kD>, dim3(static_cast<unsigned>(tiles), heads, parts), dim3(kWarps * kWarp), shared, stream, call,
          params, rows, memory);
-  launch(combine<kD>, dim3(static_cast<unsigned>(tiles), heads), dim3(8 * kWarp), 0, stream, call, params, rows,
+  launch(combine<kD>, dim3(static_cast<unsigned>(tiles), heads, kQueries), dim3(kD), 0, stream, call, params, rows,
          static_cast<int>(parts));
 }
 
@@ -449,7 +445,7 @@ bool attention_mma_fits(const AttentionCall& call, const AttentionParams& params
   const bool head = params.d_head == 64 || params.d_head == 128 || params.d_head == 256;
   // Own rows are added where parts are: a prompt-sized block goes the general way.
   return head && memory.type == CacheType::f16 && !call.map.outputs && call.map.multiple == 1 &&
-         (!call.k || splits(call, params, rows));
+         (!call.k || (splits(call, params, rows) && rows.n_tok <= kMostOwnRows));
 #endif
 }
 

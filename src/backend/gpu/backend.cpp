@@ -2,6 +2,8 @@
 // other ops), groups.h (which steps run together), bind.h (from steps to kernels), program.h (running a batch).
 #include "backend/gpu/backend.h"
 
+#include <algorithm>
+
 #include "backend/gpu/program.h"
 #include "backend/gpu/states.h"
 #include "base/error.h"
@@ -32,6 +34,24 @@ std::unique_ptr<StatePool> GpuBackend::make_states(const std::vector<const State
 std::unique_ptr<Program> GpuBackend::compile(const Plan& plan, std::span<StatePool* const> pools,
                                              const PlanLimits& limits) {
   return std::make_unique<GpuProgram>(plan, pools, limits, *weights_, n_multiprocessor_, stream_);
+}
+
+Peaks GpuBackend::measure_peaks() {
+  constexpr int64_t kBytes = int64_t{256} << 20;  // far beyond any cache
+  constexpr int kCopies = 20;
+  const DeviceMemory from(kBytes, "measuring"), to(kBytes, "measuring");
+  Event start(true), end(true);
+  double best = 0;
+  for (int pass = 0; pass < 4; ++pass) {  // the first one warms up
+    start.record(stream_->get());
+    for (int i = 0; i < kCopies; ++i) {
+      check(gpuMemcpyAsync(to.data(), from.data(), kBytes, gpuMemcpyDeviceToDevice, stream_->get()), "measuring");
+    }
+    end.record(stream_->get());
+    end.wait("measuring");
+    best = std::max(best, 2.0 * kBytes * kCopies / (end.milliseconds_since(start) * 1e6));
+  }
+  return {.gbps = best, .int8_tops = 0};
 }
 
 }  // namespace onebit::gpu

@@ -20,6 +20,8 @@ class GpuBackend : public Backend {
   std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) override;
   std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
                                    const PlanLimits& limits) override;
+  /// Of memory, by copying it.
+  Peaks measure_peaks() override;
 
  private:
   DeviceInfo info_;

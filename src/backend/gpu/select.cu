@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "backend/gpu/device.cuh"
 #include "backend/gpu/kernels.h"
 #include "base/gumbel.h"
@@ -83,10 +85,20 @@ __global__ void choose_keys(const Key* from, int64_t n, int k, Key* best) {
   choose(keys, k, best + (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * k);
 }
 
-__global__ void write_choice(const Key* best, const float* x, int64_t width, int k, int32_t* ids, float* values) {
+/// Last pass: a row's `n` keys, at most a chunk, become its columns and their values.
+__global__ void choose_last(const Key* from, int64_t n, const float* x, int64_t width, int k, Key* best, int32_t* ids,
+                            float* values) {
   wait_for_previous();
   const int64_t r = blockIdx.x;
-  for (int j = threadIdx.x; j < k; j += blockDim.x) {
+  Key keys[kPerThread];
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const int64_t c = i * kThreads + threadIdx.x;
+    keys[i] = c < n ? from[r * n + c] : 0;
+  }
+  choose(keys, k, best + r * k);
+  __syncthreads();
+  for (int j = threadIdx.x; j < k; j += kThreads) {
     const uint32_t column = column_of(best[r * k + j]);
     ids[r * k + j] = static_cast<int32_t>(column);
     if (values) values[r * k + j] = x[r * width + column];
@@ -242,13 +254,12 @@ void top_k(const float* x, int64_t n_row, int64_t width, int32_t k, int32_t* ids
   Key* from = reinterpret_cast<Key*>(scratch);
   Key* to = from + n_row * chunks(width) * k;
   launch(choose_columns, dim3(n, static_cast<unsigned>(chunks(width))), dim3(kThreads), 0, stream, x, width, k, from);
-  for (int64_t left = chunks(width) * k; left > k; left = chunks(left) * k) {
+  int64_t left = chunks(width) * k;
+  for (; left > kChunk; left = chunks(left) * k) {
     launch(choose_keys, dim3(n, static_cast<unsigned>(chunks(left))), dim3(kThreads), 0, stream, from, left, k, to);
-    Key* const done = to;
-    to = from;
-    from = done;
+    std::swap(from, to);
   }
-  launch(write_choice, dim3(n), dim3(32), 0, stream, from, x, width, k, ids, values);
+  launch(choose_last, dim3(n), dim3(kThreads), 0, stream, from, left, x, width, k, to, ids, values);
 }
 
 void route(const float* logits, int32_t* ids, float* weights, int64_t n_row, int64_t n_expert,

@@ -1,4 +1,4 @@
-#include "cli/peaks.h"
+#include "backend/cpu/peaks.h"
 
 #include <sys/mman.h>
 
@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-namespace onebit {
+namespace onebit::cpu {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{512} << 20;  // far beyond any cache
@@ -123,4 +123,4 @@ double measure_int8(int n_threads) {
 
 Peaks measure_peaks(int n_threads) { return {measure_memory(n_threads), measure_int8(n_threads)}; }
 
-}  // namespace onebit
+}  // namespace onebit::cpu
