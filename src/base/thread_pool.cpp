@@ -167,15 +167,11 @@ void ThreadPool::serve(int thread) {
   }
 }
 
-void ThreadPool::barrier() {
-  if (n_threads_ == 1) return;
-  const uint32_t generation = all_arrived_.value.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == n_threads_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    all_arrived_.raise();
-  } else {
-    all_arrived_.wait_while(generation, spins_);
-  }
+bool ThreadPool::arrive_last() {
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) != n_threads_ - 1) return false;
+  arrived_.store(0, std::memory_order_relaxed);
+  all_arrived_.raise();
+  return true;
 }
 
 }  // namespace onebit

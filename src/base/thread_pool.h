@@ -34,7 +34,19 @@ class ThreadPool {
   }
 
   /// Inside a body: returns when every thread has arrived. Everything written before it is visible after it.
-  void barrier();
+  void barrier() {
+    barrier([] { return false; });
+  }
+  /// The same; the time of waiting is spent in calls of idle(), which must be short, until one returns false.
+  template <class Idle>
+  void barrier(Idle idle) {
+    if (n_threads_ == 1) return;
+    const uint32_t generation = all_arrived_.value.load(std::memory_order_relaxed);
+    if (arrive_last()) return;
+    while (all_arrived_.value.load(std::memory_order_acquire) == generation && idle()) {
+    }
+    all_arrived_.wait_while(generation, spins_);
+  }
 
  private:
   struct Job {
@@ -53,6 +65,8 @@ class ThreadPool {
     void wait_while(uint32_t old, const std::atomic<int>& spins);
   };
 
+  /// Counts the caller in; the last one lets all go and gets true.
+  bool arrive_last();
   void run_job(Job job);
   void serve(int thread);
   void watch_neighbours();

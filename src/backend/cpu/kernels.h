@@ -22,8 +22,8 @@ struct Kernels {
   const char* isa;
 
   // matmul_*.cpp
-  TileFn matmul_q4_0;
-  TileFn matmul_q8_0;
+  /// By packed form: strips as they are. nullptr: only by way of wide blocks.
+  TileFn matmul[kStripForms];
   TileFn matmul_wide[kWideKinds];
   /// n_block blocks of a strip (whole groups) -> wide blocks.
   void (*unpack[kStripForms])(const uint8_t* strip, int64_t n_block, uint8_t* wide);

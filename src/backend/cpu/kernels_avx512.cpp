@@ -18,7 +18,14 @@ ONEBIT_TABLE(avx512)
 }  // namespace
 
 const Kernels* avx512_kernels() {
-  static const Kernels kTable = make_table();
+  static const Kernels kTable = [] {
+    Kernels table = make_table();
+    table.matmul[static_cast<int>(Strip::q4_k)] = matmul_q4_k_act_avx512;
+    table.matmul[static_cast<int>(Strip::q5_k)] = matmul_q5_k_act_avx512;
+    table.matmul[static_cast<int>(Strip::q6_k)] = matmul_q6_k_act_avx512;
+    table.matmul[static_cast<int>(Strip::iq4_xs)] = matmul_iq4_xs_act_avx512;
+    return table;
+  }();
   return &kTable;
 }
 

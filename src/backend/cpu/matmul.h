@@ -26,4 +26,10 @@ ONEBIT_TILES(avx2)
 ONEBIT_TILES(avx512)
 #undef ONEBIT_TILES
 
+// Packed forms without the detour over wide blocks.
+void matmul_q4_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
+void matmul_q5_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
+void matmul_q6_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
+void matmul_iq4_xs_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
+
 }  // namespace onebit::cpu

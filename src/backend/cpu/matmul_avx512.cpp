@@ -11,17 +11,14 @@
 // Zero points cost nothing: accumulators start at -8 * (sum of activation codes), which the quantiser stored.
 // Strips come from memory at M <= 16 and from L2 later; 4 KB ahead is where software prefetch pays most (M = 8 over
 // weights in DRAM: 24.7 GB/s without, 35.3 at 2 KB, 41.8 at 4 KB).
-#include <immintrin.h>
-
-#include "backend/cpu/layout.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/vec_avx512.h"
+//
+#include "backend/cpu/unpack.inl"
 
 namespace onebit::cpu {
 namespace {
-
-#define ONEBIT_INLINE __attribute__((always_inline)) static inline
-
-constexpr int kAhead = 4096;  // bytes
 
 /// total += dot products of 4 unsigned codes a lane with the 4 signed codes at `a`, the same for all lanes.
 ONEBIT_INLINE __m512i dot4(__m512i total, __m512i codes, const int32_t* a) {
@@ -36,10 +33,6 @@ ONEBIT_INLINE __m512 times(__m512 x, const float* s) {
   return y;
 }
 
-ONEBIT_INLINE void prefetch_ahead(const uint8_t* p, int n_byte) {
-  for (int i = 0; i < n_byte; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p) + kAhead + i, _MM_HINT_T0);
-}
-
 ONEBIT_INLINE __m512 floats(const uint8_t* p) { return _mm512_loadu_ps(p); }
 ONEBIT_INLINE __m512 halves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -49,10 +42,14 @@ ONEBIT_INLINE void load_codes(const uint8_t* p, __m512i* codes) {
   for (int j = 0; j < 8; ++j) codes[j] = _mm512_loadu_si512(p + 64 * j);
 }
 
-// How a block of each form is read. kZero: what 0 is stored as; 0 when there is a minimum instead.
-struct Q4 {
+// How a block of each form is read. kZero: what 0 is stored as; 0 when there is a minimum instead. kGroupBlocks blocks
+// follow a head of kHeadBytes.
+struct SingleBlocks {
+  static constexpr int kGroupBlocks = 1, kHeadBytes = 0;
+};
+struct Q4 : SingleBlocks {
   static constexpr int kBytes = kQ4BlockBytes, kGroups = 1, kZero = 8;
-  ONEBIT_INLINE void read(const uint8_t* p, __m512i* codes, __m512* scale, __m512*) {
+  ONEBIT_INLINE void read(const uint8_t*, const uint8_t* p, __m512i* codes, __m512* scale, __m512*) {
     prefetch_ahead(p, kBytes);
     const __m512i low = _mm512_set1_epi8(15);
 #pragma GCC unroll 4
@@ -64,23 +61,46 @@ struct Q4 {
     scale[0] = halves(p);
   }
 };
-struct Q8 {
+struct Q8 : SingleBlocks {
   static constexpr int kBytes = kQ8BlockBytes, kGroups = 1, kZero = kQ8Bias;
-  ONEBIT_INLINE void read(const uint8_t* p, __m512i* codes, __m512* scale, __m512*) {
+  ONEBIT_INLINE void read(const uint8_t*, const uint8_t* p, __m512i* codes, __m512* scale, __m512*) {
     prefetch_ahead(p, kBytes);
     load_codes(p + kHalfBytes, codes);
     scale[0] = halves(p);
   }
 };
 template <int Groups, bool Min>
-struct WideBlock {
+struct WideBlock : SingleBlocks {
   static constexpr int kBytes = kCodeBytes + 64 * Groups * (Min ? 2 : 1), kGroups = Groups, kZero = Min ? 0 : kQ8Bias;
-  ONEBIT_INLINE void read(const uint8_t* p, __m512i* codes, __m512* scale, __m512* min) {
+  ONEBIT_INLINE void read(const uint8_t*, const uint8_t* p, __m512i* codes, __m512* scale, __m512* min) {
     load_codes(p, codes);
 #pragma GCC unroll 2
     for (int g = 0; g < Groups; ++g) {
       scale[g] = floats(p + kCodeBytes + 64 * g);
       if constexpr (Min) min[g] = floats(p + kCodeBytes + 64 * (Groups + g));
+    }
+  }
+};
+
+/// Other packed forms as they lie in memory: worth it while one tile is all there is, since unpacking once for several
+/// tiles is cheaper.
+template <Strip F>
+struct Packed {
+  static constexpr StripShape kShape = kStripShapes[static_cast<int>(F)];
+  static constexpr bool kMin = kShape.wide == Wide::by32_min || kShape.wide == Wide::by16_min;
+  static constexpr int kGroups = kShape.wide == Wide::by16 || kShape.wide == Wide::by16_min ? 2 : 1;
+  static constexpr int kBytes = kShape.block_bytes, kZero = kMin ? 0 : kQ8Bias;
+  static constexpr int kGroupBlocks = kShape.group_blocks, kHeadBytes = kShape.head_bytes;
+  ONEBIT_INLINE void read(const uint8_t* head, const uint8_t* p, __m512i* codes, __m512* scale, __m512* min) {
+    prefetch_ahead(p, kBytes);
+    ToRegisters block;
+    unpack<F>(head, p, block);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) codes[j] = block.c.v[j].v;
+#pragma GCC unroll 2
+    for (int g = 0; g < kGroups; ++g) {
+      scale[g] = block.factors[g].v;
+      if constexpr (kMin) min[g] = block.factors[kGroups + g].v;
     }
   }
 };
@@ -112,10 +132,15 @@ void tile(const uint8_t* __restrict strip, const uint8_t* __restrict act, int64_
   __m512 total[T];
 #pragma GCC unroll 16
   for (int t = 0; t < T; ++t) total[t] = out.add ? _mm512_loadu_ps(out.y + t * out.row) : _mm512_setzero_ps();
+  const uint8_t* head = strip;
   for (int64_t b = 0; b < n_block; ++b, strip += Form::kBytes, act += kActBlockBytes * T) {
+    if (Form::kGroupBlocks > 1 && b % Form::kGroupBlocks == 0) {
+      head = strip;
+      strip += Form::kHeadBytes;
+    }
     __m512i codes[8];
     __m512 scale[kGroups], min[kGroups];
-    Form::read(strip, codes, scale, min);
+    Form::read(head, strip, codes, scale, min);
     const auto* scales = reinterpret_cast<const float*>(act + 32 * T);
     const auto* starts = reinterpret_cast<const int32_t*>(act + 36 * T);
     const auto* half_sums = reinterpret_cast<const int32_t*>(act + 40 * T);
@@ -170,6 +195,20 @@ void matmul_wide32_min_act_avx512(const uint8_t* wide, const uint8_t* act, int n
 void matmul_wide16_min_act_avx512(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
                                   const TileOut& out) {
   tiles<WideBlock<2, true>>(wide, act, n_tok, n_block, out);
+}
+
+void matmul_q4_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<Packed<Strip::q4_k>>(strip, act, n_tok, n_block, out);
+}
+void matmul_q5_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<Packed<Strip::q5_k>>(strip, act, n_tok, n_block, out);
+}
+void matmul_q6_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  tiles<Packed<Strip::q6_k>>(strip, act, n_tok, n_block, out);
+}
+void matmul_iq4_xs_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block,
+                              const TileOut& out) {
+  tiles<Packed<Strip::iq4_xs>>(strip, act, n_tok, n_block, out);
 }
 
 }  // namespace onebit::cpu

@@ -36,9 +36,11 @@ class CpuProgram : public Program {
   const RopeTable* rope_table(const RopeParams& params, const float* factors);
   void allocate_scratch();
   void place_barriers();
+  void find_next_matrices();
+  const std::vector<bool>& barriers() const;
   void check_batch(const Batch& batch);
   void run_thread(int thread);
-  void run_measured(Worker& worker, const std::vector<bool>& barriers);
+  void run_measured(Worker& worker);
   template <class T>
   void copy_out(int index, int64_t row, std::span<T> to, Dtype type) const;
 
@@ -49,7 +51,9 @@ class CpuProgram : public Program {
   Arena placement_;
   Pages values_;
   std::vector<CpuStep> steps_;
-  std::vector<bool> barriers_, single_row_barriers_;  // before each step; the second for batches of one token
+  // Before each step: for batches of one token, of up to a tile (is_one_tile), and larger ones.
+  std::vector<bool> single_row_barriers_, one_tile_barriers_, barriers_;
+  std::vector<const LoadedWeight*> next_matrix_;  // by step: what the next product from there on reads
   std::vector<std::unique_ptr<RopeTable>> ropes_;
   std::unique_ptr<std::atomic<int64_t>[]> claims_;  // [threads, steps]
   int64_t claims_stride_ = 0;

@@ -87,6 +87,9 @@ struct Range {
 /// larger ones, so a single thing goes to the first.
 Range share(int64_t n, int64_t unit, int index, int parts);
 
+/// Batches whose rows fill one tile of activations at most, but are more than one.
+inline bool is_one_tile(int64_t n_tok) { return n_tok > 1 && n_tok <= kTileTokens; }
+
 /// One thread's view of a run.
 class Worker {
  public:

@@ -19,10 +19,11 @@
 namespace onebit::cpu {
 namespace {
 
-constexpr int64_t kQueries = 96;         // queries stacked in a piece, at least those of one row
+constexpr int64_t kQueries = 192;        // queries stacked in a piece, at least those of one row
 constexpr int64_t kWidenFrom = 13;       // from so many queries on, a page is widened to f32 once instead of per tile
 constexpr int64_t kSegmentPages = 16;    // pages of a segment, counted from the sequence's start
 constexpr int64_t kSharedSegments = 64;  // results of segments that are kept for merging, times the number of threads
+constexpr int64_t kDepth = 16;           // columns or positions between fetches of the next page
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 int64_t rows_per_piece(const AttentionParams& params) {
@@ -100,7 +101,14 @@ struct Page {
   int64_t pos;        // of the first
   int64_t n;          // positions in use
   bool f16;
+  // The following page, to be fetched while this one is worked on: with few queries, memory is what takes the time.
+  const uint8_t *next_keys = nullptr, *next_values = nullptr;
 };
+
+/// Brings memory closer.
+void fetch(const uint8_t* p, int64_t n_byte) {
+  for (int64_t i = 0; i < n_byte; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
 
 class Attention {
  public:
@@ -130,7 +138,8 @@ class Attention {
   Range visible(const Sequence& sequence, int64_t row) const;
   void clear(const Piece& piece, const Sums& sums);
   void add_page(const Piece& piece, const Page& page);
-  void soften(const Piece& piece, const Page& page);
+  int64_t first_seeing(const Piece& piece, const Page& page) const;
+  void soften(const Piece& piece, const Page& page, int64_t first);
   void add_cached(const Piece& piece, int64_t page);
   void add_own_rows(const Piece& piece);
   Page widened(const Page& page);
@@ -171,10 +180,10 @@ void Attention::begin(const Piece& piece) {
 }
 
 /// Scores of a page -> probabilities against the running maximum; earlier outputs and sums are rescaled to it.
-void Attention::soften(const Piece& piece, const Page& page) {
+void Attention::soften(const Piece& piece, const Page& page, int64_t first) {
   const int64_t d = params_.d_head;
   const Sums& sums = buffers_.segment;
-  for (int64_t i = 0; i < n_query(piece); ++i) {
+  for (int64_t i = first; i < n_query(piece); ++i) {
     const Range seen = visible(*piece.sequence, piece.rows.begin + i / group_);
     const int64_t begin = std::clamp<int64_t>(seen.begin - page.pos, 0, page.n);
     const int64_t end = std::clamp<int64_t>(seen.end - page.pos, begin, page.n);
@@ -206,18 +215,50 @@ Page Attention::widened(const Page& page) {
 void Attention::add_page(const Piece& piece, const Page& page) {
   if (page.f16 && n_query(piece) >= kWidenFrom) return add_page(piece, widened(page));
   const GemmFn gemm = page.f16 ? kernels_.gemm_f16 : kernels_.gemm_f32;
-  const int64_t n = n_query(piece), d = params_.d_head;
-  gemm(buffers_.q, d, 1, page.keys, kPageTokens, buffers_.scores, kPageTokens, n, page.n, d, false);
-  soften(piece, page);
-  gemm(buffers_.scores, kPageTokens, 1, page.values, page.value_row, buffers_.segment.o, d, n, d, page.n, true);
+  const int64_t first = first_seeing(piece, page), n = n_query(piece) - first, d = params_.d_head;
+  float *scores = buffers_.scores + first * kPageTokens, *o = buffers_.segment.o + first * d;
+  const float* q = buffers_.q + first * d;
+  if (!page.next_keys) {
+    gemm(q, d, 1, page.keys, kPageTokens, scores, kPageTokens, n, page.n, d, false);
+    soften(piece, page, first);
+    gemm(scores, kPageTokens, 1, page.values, page.value_row, o, d, n, d, page.n, true);
+    return;
+  }
+  const auto *keys = static_cast<const uint16_t*>(page.keys), *values = static_cast<const uint16_t*>(page.values);
+  for (int64_t i = 0; i < d; i += kDepth) {
+    const int64_t depth = std::min(kDepth, d - i);
+    fetch(page.next_keys + i * kPageTokens * 2, depth * kPageTokens * 2);
+    gemm(q + i, d, 1, keys + i * kPageTokens, kPageTokens, scores, kPageTokens, n, page.n, depth, i > 0);
+  }
+  soften(piece, page, first);
+  for (int64_t i = 0; i < page.n; i += kDepth) {
+    const int64_t depth = std::min(kDepth, page.n - i);
+    fetch(page.next_values + i * d * 2, depth * d * 2);
+    gemm(scores + i, kPageTokens, 1, values + i * d, page.value_row, o, d, n, d, depth, true);
+  }
+}
+
+/// The first query that may see something of the page: rows before its first position don't, unless rows of a block see
+/// each other.
+int64_t Attention::first_seeing(const Piece& piece, const Page& page) const {
+  if (with_block() && !params_.causal) return 0;
+  int64_t row = piece.rows.begin;
+  while (row < piece.rows.end && position(worker_, step_.in[0], row) < page.pos) ++row;
+  return (row - piece.rows.begin) * group_;
 }
 
 void Attention::add_cached(const Piece& piece, int64_t page) {
   const Sequence& sequence = *piece.sequence;
   const int64_t cached = with_block() ? sequence.pos : position(worker_, step_.in[0], piece.rows.end - 1) + 1;
   const int64_t id = sequence.pages[static_cast<size_t>(page)], pos = page * kPageTokens;
-  add_page(piece, {memory_.key_page(id, piece.head_kv), memory_.value_page(id, piece.head_kv), params_.d_head, pos,
-                   std::min(kPageTokens, cached - pos), memory_.type == CacheType::f16});
+  Page shape{memory_.key_page(id, piece.head_kv), memory_.value_page(id, piece.head_kv), params_.d_head, pos,
+             std::min(kPageTokens, cached - pos), memory_.type == CacheType::f16};
+  if (shape.f16 && page + 1 < piece.pages.end && n_query(piece) < kWidenFrom) {
+    const int64_t next = std::max(sequence.pages[static_cast<size_t>(page) + 1], 0);
+    shape.next_keys = memory_.key_page(next, piece.head_kv);
+    shape.next_values = memory_.value_page(next, piece.head_kv);
+  }
+  add_page(piece, shape);
 }
 
 /// The keys and values of the block itself, 64 rows at a time; keys are transposed like those of a page.

@@ -16,6 +16,7 @@ constexpr int64_t kTilesPerPass = 16;       // tiles of activations that meet an
 constexpr int64_t kBlocksPerChunk = 32;     // blocks that are unpacked at a time: 22 KB, within L1
 constexpr int64_t kFloatDepth = 512;        // columns of a 64-row float strip at a time: 128 KB, within L2
 constexpr int64_t kClaimBytes = 512 << 10;  // weights that a thread takes at a time, within L2
+constexpr int64_t kColumnBlocks = 4;        // unit of columns that are quantised by one thread
 constexpr int kTileFloats = kTileTokens * kLanes;
 
 /// Where the products of strip s and a tile go: straight to the results where a whole strip of a plain row fits, else
@@ -82,10 +83,9 @@ int64_t strips_per_claim(const LoadedWeight& weight, int n_thread) {
 void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
                      const ActRows& x, const Results& to, uint8_t* scratch) {
   auto* spare = reinterpret_cast<float*>(scratch);
-  if (weight.strip == Strip::q4_0 || weight.strip == Strip::q8_0) {
-    const TileFn multiply = weight.strip == Strip::q4_0 ? kernels.matmul_q4_0 : kernels.matmul_q8_0;
-    return multiply_plain(multiply, weight, matrix, strips, x, to, spare);
-  }
+  const TileFn multiply = kernels.matmul[static_cast<int>(weight.strip)];
+  const bool plain = weight.strip == Strip::q4_0 || weight.strip == Strip::q8_0;
+  if (plain || (multiply && x.n_tile() == 1)) return multiply_plain(multiply, weight, matrix, strips, x, to, spare);
   uint8_t* wide = scratch + kTilesPerPass * kTileFloats * 4;
   for (int64_t first = 0; first < x.n_tile(); first += kTilesPerPass) {
     const int64_t last = std::min(first + kTilesPerPass, x.n_tile());
@@ -130,12 +130,19 @@ void run_quantize(const CpuStep& step, Worker& worker) {
   const auto& params = step.as<QuantizeParams>();
   const Operand& x = step.in[0];
   const ActRows act{step.out[0].data, worker.n_row(x), x.width() / kBlock};
-  const Range rows = worker.rows(x);
+  // Few rows share the cache lines of one tile, so they are divided by columns (and quantize is no row-local step
+  // then).
+  const bool by_columns = is_one_tile(worker.n_tok()) && act.n_tok <= kTileTokens;
+  const Range rows = by_columns ? Range{0, act.n_tok} : worker.rows(x);
+  const Range blocks =
+      by_columns ? share(act.n_block, kColumnBlocks, worker.thread(), worker.n_thread()) : Range{0, act.n_block};
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const bool prompt = worker.sequence(worker.token(x, r)).phase == Phase::prompt;
     const int64_t tile = r / kTileTokens;
     const ActGrid grid = params.prompt_int4 && prompt ? int4_grid(params.rule) : ActGrid::int8;
-    worker.kernels().quantize(x.f32(r), act.n_block, params.rotate, grid, act.tile(tile), act.tile_tokens(tile),
+    const int n_tok = act.tile_tokens(tile);
+    worker.kernels().quantize(x.f32(r) + blocks.begin * kBlock, blocks.size(), params.rotate, grid,
+                              act.tile(tile) + blocks.begin * n_tok * kActBlockBytes, n_tok,
                               static_cast<int>(r % kTileTokens));
   }
 }

@@ -65,11 +65,26 @@ ONEBIT_INLINE Codes looked_up(const uint8_t* table, const Codes& a) {
   return c;
 }
 
-ONEBIT_INLINE void put(const Codes& c, uint8_t* wide) {
-  for (int j = 0; j < 8; ++j) store_bytes(c.v[j], wide + 64 * j);
-}
-/// The i-th vector of 16 floats behind the codes.
-ONEBIT_INLINE void put(Vec x, int i, uint8_t* wide) { store(x, reinterpret_cast<float*>(wide + kCodeBytes + 64 * i)); }
+/// Where an unpacked block goes: a wide block in memory, or registers.
+struct ToMemory {
+  uint8_t* wide;
+
+  __attribute__((always_inline)) void codes(const Codes& c) const {
+    for (int j = 0; j < 8; ++j) store_bytes(c.v[j], wide + 64 * j);
+  }
+  /// The i-th vector of 16 floats behind the codes.
+  __attribute__((always_inline)) void factor(Vec x, int i) const {
+    store(x, reinterpret_cast<float*>(wide + kCodeBytes + 64 * i));
+  }
+};
+struct ToRegisters {
+  Codes c;
+  Vec factors[4];
+
+  __attribute__((always_inline)) void codes(const Codes& from) { c = from; }
+  __attribute__((always_inline)) void factor(Vec x, int i) { factors[i] = x; }
+};
+
 ONEBIT_INLINE Vec half_vec(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 /// Minimums are added by q4_1 and q5_1, subtracted from wide codes; an eighth makes up for `start` being -8 * sum.
 ONEBIT_INLINE Vec negative_eighth(Vec x) { return x * set(-0.125f); }
@@ -86,30 +101,38 @@ ONEBIT_INLINE void prefetch_ahead(const uint8_t* p, int n_byte) {
 }
 
 // The functions below unpack one block; `head` is the group's head (layout.h), p the block.
-void unpack_q4_0(const uint8_t*, const uint8_t* p, uint8_t* wide) {
-  put(biased(nibbles(p + 32), kQ8Bias - 8), wide);
-  put(half_vec(p), 0, wide);
+template <class To>
+ONEBIT_INLINE void unpack_q4_0(const uint8_t*, const uint8_t* p, To& to) {
+  to.codes(biased(nibbles(p + 32), kQ8Bias - 8));
+  to.factor(half_vec(p), 0);
 }
-void unpack_q4_1(const uint8_t*, const uint8_t* p, uint8_t* wide) {
-  put(nibbles(p + 64), wide);
-  put(half_vec(p), 0, wide);
-  put(negative_eighth(half_vec(p + 32)), 1, wide);
+template <class To>
+ONEBIT_INLINE void unpack_q4_1(const uint8_t*, const uint8_t* p, To& to) {
+  to.codes(nibbles(p + 64));
+  to.factor(half_vec(p), 0);
+  to.factor(negative_eighth(half_vec(p + 32)), 1);
 }
-void unpack_q5_0(const uint8_t*, const uint8_t* p, uint8_t* wide) {
-  put(biased(nibbles(p + 96) | single_bits<4>(p + 32), kQ8Bias - 16), wide);
-  put(half_vec(p), 0, wide);
+template <class To>
+ONEBIT_INLINE void unpack_q5_0(const uint8_t*, const uint8_t* p, To& to) {
+  to.codes(biased(nibbles(p + 96) | single_bits<4>(p + 32), kQ8Bias - 16));
+  to.factor(half_vec(p), 0);
 }
-void unpack_q5_1(const uint8_t*, const uint8_t* p, uint8_t* wide) {
-  put(nibbles(p + 128) | single_bits<4>(p + 64), wide);
-  put(half_vec(p), 0, wide);
-  put(negative_eighth(half_vec(p + 32)), 1, wide);
+template <class To>
+ONEBIT_INLINE void unpack_q5_1(const uint8_t*, const uint8_t* p, To& to) {
+  to.codes(nibbles(p + 128) | single_bits<4>(p + 64));
+  to.factor(half_vec(p), 0);
+  to.factor(negative_eighth(half_vec(p + 32)), 1);
 }
-void unpack_q8_0(const uint8_t*, const uint8_t* p, uint8_t* wide) {
-  for (int j = 0; j < 8; ++j) store_bytes(load_bytes(p + 32 + 64 * j), wide + 64 * j);
-  put(half_vec(p), 0, wide);
+template <class To>
+ONEBIT_INLINE void unpack_q8_0(const uint8_t*, const uint8_t* p, To& to) {
+  Codes c;
+  for (int j = 0; j < 8; ++j) c.v[j] = load_bytes(p + 32 + 64 * j);
+  to.codes(c);
+  to.factor(half_vec(p), 0);
 }
-void unpack_q2_k(const uint8_t* head, const uint8_t* p, uint8_t* wide) {
-  put(bit_pairs<0>(p + 32), wide);
+template <class To>
+ONEBIT_INLINE void unpack_q2_k(const uint8_t* head, const uint8_t* p, To& to) {
+  to.codes(bit_pairs<0>(p + 32));
   const Vec d = half_vec(head), dmin = half_vec(head + 32) * set(0.125f);
   for (int half = 0; half < 2; ++half) {
     uint8_t scales[16], mins[16];
@@ -117,47 +140,72 @@ void unpack_q2_k(const uint8_t* head, const uint8_t* p, uint8_t* wide) {
       scales[r] = p[16 * half + r] & 15;
       mins[r] = p[16 * half + r] >> 4;
     }
-    put(d * load_u8(scales), half, wide);
-    put(dmin * load_u8(mins), 2 + half, wide);
+    to.factor(d * load_u8(scales), half);
+    to.factor(dmin * load_u8(mins), 2 + half);
   }
 }
-void unpack_q3_k(const uint8_t* head, const uint8_t* p, uint8_t* wide) {
-  put(biased(bit_pairs<0>(p + 96) | single_bits<2>(p + 32), kQ8Bias - 4), wide);
+template <class To>
+ONEBIT_INLINE void unpack_q3_k(const uint8_t* head, const uint8_t* p, To& to) {
+  to.codes(biased(bit_pairs<0>(p + 96) | single_bits<2>(p + 32), kQ8Bias - 4));
   const Vec d = half_vec(head);
-  put(d * load_s8(p), 0, wide);
-  put(d * load_s8(p + 16), 1, wide);
+  to.factor(d * load_s8(p), 0);
+  to.factor(d * load_s8(p + 16), 1);
 }
-void unpack_q4_k(const uint8_t* head, const uint8_t* p, uint8_t* wide) {
-  put(nibbles(p + 32), wide);
-  put(half_vec(head) * load_u8(p), 0, wide);
-  put(half_vec(head + 32) * set(0.125f) * load_u8(p + 16), 1, wide);
+template <class To>
+ONEBIT_INLINE void unpack_q4_k(const uint8_t* head, const uint8_t* p, To& to) {
+  to.codes(nibbles(p + 32));
+  to.factor(half_vec(head) * load_u8(p), 0);
+  to.factor(half_vec(head + 32) * set(0.125f) * load_u8(p + 16), 1);
 }
-void unpack_q5_k(const uint8_t* head, const uint8_t* p, uint8_t* wide) {
-  put(nibbles(p + 96) | single_bits<4>(p + 32), wide);
-  put(half_vec(head) * load_u8(p), 0, wide);
-  put(half_vec(head + 32) * set(0.125f) * load_u8(p + 16), 1, wide);
+template <class To>
+ONEBIT_INLINE void unpack_q5_k(const uint8_t* head, const uint8_t* p, To& to) {
+  to.codes(nibbles(p + 96) | single_bits<4>(p + 32));
+  to.factor(half_vec(head) * load_u8(p), 0);
+  to.factor(half_vec(head + 32) * set(0.125f) * load_u8(p + 16), 1);
 }
-void unpack_q6_k(const uint8_t* head, const uint8_t* p, uint8_t* wide) {
-  put(biased(nibbles(p + 160) | bit_pairs<4>(p + 32), kQ8Bias - 32), wide);
+template <class To>
+ONEBIT_INLINE void unpack_q6_k(const uint8_t* head, const uint8_t* p, To& to) {
+  to.codes(biased(nibbles(p + 160) | bit_pairs<4>(p + 32), kQ8Bias - 32));
   const Vec d = half_vec(head);
-  put(d * load_s8(p), 0, wide);
-  put(d * load_s8(p + 16), 1, wide);
+  to.factor(d * load_s8(p), 0);
+  to.factor(d * load_s8(p + 16), 1);
 }
-void unpack_iq4_nl(const uint8_t*, const uint8_t* p, uint8_t* wide) {
-  put(looked_up(kIq4Table, nibbles(p + 32)), wide);
-  put(half_vec(p), 0, wide);
+template <class To>
+ONEBIT_INLINE void unpack_iq4_nl(const uint8_t*, const uint8_t* p, To& to) {
+  to.codes(looked_up(kIq4Table, nibbles(p + 32)));
+  to.factor(half_vec(p), 0);
 }
-void unpack_iq4_xs(const uint8_t* head, const uint8_t* p, uint8_t* wide) {
-  put(looked_up(kIq4Table, nibbles(p + 16)), wide);
-  put(half_vec(head) * load_s8(p), 0, wide);
+template <class To>
+ONEBIT_INLINE void unpack_iq4_xs(const uint8_t* head, const uint8_t* p, To& to) {
+  to.codes(looked_up(kIq4Table, nibbles(p + 16)));
+  to.factor(half_vec(head) * load_s8(p), 0);
 }
-void unpack_mxfp4(const uint8_t*, const uint8_t* p, uint8_t* wide) {
-  put(looked_up(kMxfp4Table, nibbles(p + 16)), wide);
-  put(exponent_scale(p), 0, wide);
+template <class To>
+ONEBIT_INLINE void unpack_mxfp4(const uint8_t*, const uint8_t* p, To& to) {
+  to.codes(looked_up(kMxfp4Table, nibbles(p + 16)));
+  to.factor(exponent_scale(p), 0);
+}
+
+/// Unpacks one block of form F; `head` is unused where a group is one block.
+template <Strip F, class To>
+ONEBIT_INLINE void unpack(const uint8_t* head, const uint8_t* p, To& to) {
+  if constexpr (F == Strip::q4_0) unpack_q4_0(head, p, to);
+  if constexpr (F == Strip::q4_1) unpack_q4_1(head, p, to);
+  if constexpr (F == Strip::q5_0) unpack_q5_0(head, p, to);
+  if constexpr (F == Strip::q5_1) unpack_q5_1(head, p, to);
+  if constexpr (F == Strip::q8_0) unpack_q8_0(head, p, to);
+  if constexpr (F == Strip::q2_k) unpack_q2_k(head, p, to);
+  if constexpr (F == Strip::q3_k) unpack_q3_k(head, p, to);
+  if constexpr (F == Strip::q4_k) unpack_q4_k(head, p, to);
+  if constexpr (F == Strip::q5_k) unpack_q5_k(head, p, to);
+  if constexpr (F == Strip::q6_k) unpack_q6_k(head, p, to);
+  if constexpr (F == Strip::iq4_nl) unpack_iq4_nl(head, p, to);
+  if constexpr (F == Strip::iq4_xs) unpack_iq4_xs(head, p, to);
+  if constexpr (F == Strip::mxfp4) unpack_mxfp4(head, p, to);
 }
 
 /// n_block blocks of form F, a multiple of its group.
-template <Strip F, void (*Unpack)(const uint8_t* head, const uint8_t* p, uint8_t* wide)>
+template <Strip F>
 void unpack_strip(const uint8_t* strip, int64_t n_block, uint8_t* wide) {
   constexpr StripShape kShape = kStripShapes[static_cast<int>(F)];
   constexpr int kStep = kWideBytes[static_cast<int>(kShape.wide)];
@@ -166,27 +214,10 @@ void unpack_strip(const uint8_t* strip, int64_t n_block, uint8_t* wide) {
     strip += kShape.head_bytes;
     for (int i = 0; i < kShape.group_blocks; ++i, strip += kShape.block_bytes, wide += kStep) {
       prefetch_ahead(strip, kShape.block_bytes);
-      Unpack(head, strip, wide);
+      const ToMemory to{wide};
+      unpack<F>(head, strip, to);
     }
   }
-}
-
-void fill_unpack(Kernels& table) {
-#define ONEBIT_UNPACK(form) table.unpack[static_cast<int>(Strip::form)] = unpack_strip<Strip::form, unpack_##form>
-  ONEBIT_UNPACK(q4_0);
-  ONEBIT_UNPACK(q4_1);
-  ONEBIT_UNPACK(q5_0);
-  ONEBIT_UNPACK(q5_1);
-  ONEBIT_UNPACK(q8_0);
-  ONEBIT_UNPACK(q2_k);
-  ONEBIT_UNPACK(q3_k);
-  ONEBIT_UNPACK(q4_k);
-  ONEBIT_UNPACK(q5_k);
-  ONEBIT_UNPACK(q6_k);
-  ONEBIT_UNPACK(iq4_nl);
-  ONEBIT_UNPACK(iq4_xs);
-  ONEBIT_UNPACK(mxfp4);
-#undef ONEBIT_UNPACK
 }
 
 }  // namespace

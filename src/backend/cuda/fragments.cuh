@@ -38,30 +38,36 @@ struct Unit {
   uint4 mins;  // b8km
   uint4 d;     // n4k, n5k, n6k, t4k, b8k: two words; b8km: four
 
+  /// From device memory (kStream: read once), or from anywhere.
+  template <bool kStream = true>
   __device__ void load(const uint8_t* unit, int lane) {
     using enum WeightForm;
+    const auto load_16 = [](const uint8_t* p) { return kStream ? load_stream(p) : *reinterpret_cast<const uint4*>(p); };
+    const auto load_8 = [](const uint8_t* p) {
+      return kStream ? load_stream_8(p) : *reinterpret_cast<const uint2*>(p);
+    };
     const int g = lane / 4;
 #pragma unroll
-    for (int i = 0; i < kLowLoads; ++i) low[i] = load_stream(unit + i * 512 + lane * 16);
-    if constexpr (kForm == n6k) high = load_stream(unit + gpu::low_bytes(kForm) + lane * 16);
-    if constexpr (kForm == n5k) set_two(high, load_stream_8(unit + gpu::low_bytes(kForm) + lane * 8));
+    for (int i = 0; i < kLowLoads; ++i) low[i] = load_16(unit + i * 512 + lane * 16);
+    if constexpr (kForm == n6k) high = load_16(unit + gpu::low_bytes(kForm) + lane * 16);
+    if constexpr (kForm == n5k) set_two(high, load_8(unit + gpu::low_bytes(kForm) + lane * 8));
     const uint8_t* at = unit + gpu::scales_at(kForm);
     if constexpr (kForm == t4k) {
-      set_two(scales[0], load_stream_8(at + g * 8));
-      set_two(d, load_stream_8(at + 64 + g * 8));
+      set_two(scales[0], load_8(at + g * 8));
+      set_two(d, load_8(at + 64 + g * 8));
     } else {
-      scales[0] = load_stream(at + g * 16);
+      scales[0] = load_16(at + g * 16);
     }
     if constexpr (kForm == b8f) {
 #pragma unroll
-      for (int b = 1; b < 4; ++b) scales[b] = load_stream(at + g * 16 + b * 128);
+      for (int b = 1; b < 4; ++b) scales[b] = load_16(at + g * 16 + b * 128);
     }
     if constexpr (kForm == b8km) {
-      mins = load_stream(at + 128 + g * 16);
-      d = load_stream(at + 256 + g * 16);
+      mins = load_16(at + 128 + g * 16);
+      d = load_16(at + 256 + g * 16);
     }
     if constexpr (kForm == n4k || kForm == n5k || kForm == n6k || kForm == b8k) {
-      set_two(d, load_stream_8(at + 128 + g * 8));
+      set_two(d, load_8(at + 128 + g * 8));
     }
   }
 

@@ -20,9 +20,10 @@ struct HalfProduct {
 /// Products of the same activations, or (n_expert > 0) one product for the rows of each expert.
 struct HalfJob {
   HalfProduct products[kMaxProducts];
-  int n_product, n_units, n_row_tiles;
-  int split;              // parts that a tile's units are cut into, a block each
-  const uint8_t* halves;  // acts.h; for experts: sorted by expert, each padded to atoms of 8 rows
+  int n_product, n_units;
+  int n_tiles, n_row_tiles;  // of outputs (all products), of rows
+  int split;                 // parts that a tile's units are cut into, a block each
+  const uint8_t* halves;     // acts.h; for experts: sorted by expert, each padded to atoms of 8 rows
   const float* row_scales;
   int n_row;
   int64_t atoms;  // of all rows: from one 64 columns to the next
@@ -98,10 +99,10 @@ __device__ void store_half(const HalfJob& job, const HalfTile& tile, const float
   }
 }
 
-/// How a GPU's kernel for halves runs a job of so many tiles of kTileOuts outputs.
+/// A kernel for halves.
 struct HalfKernel {
   int rows;  // of a tile
-  void (*run)(WeightForm form, const HalfJob& job, int64_t out_tiles, gpuStream_t stream);
+  void (*run)(WeightForm form, const HalfJob& job, gpuStream_t stream);
 };
 /// For sm_90, and for anything from sm_80 on. The kernel for these row counts.
 HalfKernel wgmma_kernel(int64_t n_row, bool experts);

@@ -13,7 +13,7 @@ using gpu::Product;
 using gpu::Workspace;
 
 /// Most rows that the integer kernels take at once.
-inline constexpr int64_t kIntegerMatmulRows = 64;
+inline constexpr int64_t kIntegerMatmulRows = 32;
 
 /// Integer sums of m16n8k32, for 1..kIntegerMatmulRows rows: the time of one pass over the weights up to 8 rows. A
 /// row's result does not depend on the other rows.

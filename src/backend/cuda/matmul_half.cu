@@ -29,6 +29,7 @@ int64_t out_tiles_of(const DeviceWeight& weight) { return (weight.n_out + kTileO
 /// One block an expert: counts the rows of smaller experts (where its own begin) and lists its own in order. Every
 /// block reads all ids, 4 bytes a row, from L2.
 __global__ void __launch_bounds__(kGroupThreads) list_rows(ExpertGroups groups) {
+  let_next_start();
   wait_for_previous();
   __shared__ int below[kGroupThreads / kWarp], equal[kGroupThreads / kWarp];
   const int expert = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -62,6 +63,7 @@ __global__ void __launch_bounds__(kGroupThreads) list_rows(ExpertGroups groups) 
 __global__ void __launch_bounds__(kActAtomRows* kWarp)
     sort_halves(const uint8_t* halves, const float* row_scales, int64_t from_atoms, int per_input, int n_chunk,
                 ExpertGroups groups, uint8_t* sorted, float* sorted_scales, int64_t to_atoms) {
+  let_next_start();
   wait_for_previous();
   const int lane = threadIdx.x % kWarp, r = threadIdx.x / kWarp;
   const ExpertTile tile =
@@ -143,6 +145,7 @@ void matmul_half(std::span<const Product> products, const DeviceActs& acts, cons
     }
     job.n_product = static_cast<int>(end - begin);
     job.n_units = static_cast<int>(n_unit(acts.n_in));
+    job.n_tiles = static_cast<int>(out_tiles);
     job.n_row_tiles = static_cast<int>((acts.n_row + kernel.rows - 1) / kernel.rows);
     job.split = split_of(out_tiles * job.n_row_tiles, job.n_units, results, count_sms());
     if (results * job.split * 4 > workspace.bytes) job.split = 1;
@@ -157,7 +160,7 @@ void matmul_half(std::span<const Product> products, const DeviceActs& acts, cons
       product.add = nullptr;
       parts += job.split * acts.n_row * product.n_out;
     }
-    kernel.run(form, job, out_tiles, stream);
+    kernel.run(form, job, stream);
     for (size_t i = begin; job.split > 1 && i < end; ++i) {
       const int64_t n = acts.n_row * products[i].weight->n_out;
       launch(add_parts, dim3(static_cast<unsigned>(std::min<int64_t>((n + 255) / 256, 1056))), dim3(256), 0, stream,
@@ -185,6 +188,7 @@ void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, boo
   job.products[0] = {weight.data, y, nullptr, static_cast<int32_t>(weight.n_out), 0};
   job.n_product = 1;
   job.n_units = static_cast<int>(units);
+  job.n_tiles = static_cast<int>(out_tiles_of(weight));
   job.n_row_tiles = static_cast<int>((groups.n_row + kernel.rows - 1) / kernel.rows + groups.n_expert);
   job.split = 1;
   job.halves = sorted;
@@ -195,7 +199,7 @@ void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, boo
   job.expert_bytes = weight.expert_bytes;
   job.offsets = groups.offsets;
   job.order = groups.order;
-  kernel.run(weight.form, job, out_tiles_of(weight), stream);
+  kernel.run(weight.form, job, stream);
 }
 
 }  // namespace onebit::cuda

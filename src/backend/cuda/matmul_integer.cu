@@ -5,12 +5,14 @@
 // keeps the integer sums those of backend/ref exactly. q4_0 nibbles are used as unsigned, their sum starts at -8 times
 // the sum of the activations' codes.
 //
-// One warp owns a strip of 16 outputs and one of `split` parts of its units; the parts of a strip are added in shared
-// memory in a fixed order. A block's warps read the same activations at nearly the same time, so these come from L1.
+// One warp owns a strip of 16 outputs and one of `split` parts of its units, which it brings to shared memory kDepth -
+// 1 units ahead; the parts of a strip are added up in a fixed order. All blocks of a product of a layer are resident at
+// once (kResident on an SM), so that memory sees one even stream without a last wave; blocks run alike, and find the
+// activations that they share in L1.
 //
 // Cost for n4, a unit of 1,152 bytes and 8 rows: about 110 instructions a warp, at 16.5 bytes per clock and SM (4.3
 // TB/s at 1.98 GHz) 70 clocks, 280 issue slots: memory decides up to 16 rows (about 180 instructions), the SM beyond.
-// Bytes in flight per SM: 16 warps x kDepth units.
+// Bytes in flight per SM: up to 20 warps x 4 units, 92 KB.
 #include "backend/cuda/experts.cuh"
 #include "backend/cuda/fragments.cuh"
 #include "backend/cuda/matmul.h"
@@ -20,23 +22,20 @@ namespace {
 
 using namespace gpu;
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 4;
 constexpr int kMaxProducts = 8;
 
-/// Units of weights that a warp holds in registers, loaded ahead: what fits beside the sums without spilling.
-constexpr int depth_of(WeightForm form, int tiles) {
-  if (unit_bytes(form) < 1200) return tiles == 1 ? 4 : 2;
-  if (unit_bytes(form) < 1300) return tiles == 1 ? 3 : 2;
-  if (unit_bytes(form) < 1800) return tiles == 1 ? 2 : 1;
-  return form == WeightForm::b8f || tiles > 1 ? 1 : 2;
-}
+/// Blocks of an SM, and units of weights in a warp's ring, for 8 * tiles rows.
+constexpr int resident(int tiles) { return tiles <= 2 ? 5 : 3; }
+constexpr int depth_of(WeightForm form) { return unit_bytes(form) < 1200 ? 5 : unit_bytes(form) < 1500 ? 4 : 3; }
+constexpr int ring_bytes(WeightForm form) { return kWarps * depth_of(form) * unit_bytes(form); }
 
 struct Acts {
   const uint8_t* codes;
   const float* scales;
   const int16_t* starts;
   const int16_t* half_sums;
-  int64_t t_rows;
+  int t_rows;
 };
 
 /// Where a lane finds its operands for up to 8 * kTiles rows of activations.
@@ -73,7 +72,7 @@ struct TileActs {
   float4 scales[2];
   uint4 sums[2];  // U::kBy16: of 16 codes; else two words, -8 times the sums of 32
 
-  __device__ TileActs(const Acts& acts, int64_t unit, int32_t b_row, const int32_t (&c_row)[2], int lane) {
+  __device__ TileActs(const Acts& acts, int unit, int32_t b_row, const int32_t (&c_row)[2], int lane) {
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
       codes[pair] =
@@ -81,7 +80,7 @@ struct TileActs {
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int64_t at = unit * acts.t_rows + c_row[i];
+      const int at = unit * acts.t_rows + c_row[i];
       scales[i] = reinterpret_cast<const float4*>(acts.scales)[at];
       if constexpr (kSums && U::kBy16) sums[i] = reinterpret_cast<const uint4*>(acts.half_sums)[at];
       if constexpr (kSums && !U::kBy16) {
@@ -146,34 +145,43 @@ __device__ void multiply_unit(const Unit<kForm>& weights, const TileActs<kForm>&
   }
 }
 
-/// The units [at, end) of a strip as they pass through registers, kDepth ahead.
-template <WeightForm kForm, int kTiles>
+/// The units [at, end) of a strip on their way through a warp's ring in shared memory.
+template <WeightForm kForm>
 struct Stream {
-  static constexpr int kDepth = depth_of(kForm, kTiles);
-  Unit<kForm> ring[kDepth];
+  static constexpr int kDepth = depth_of(kForm), kUnit = unit_bytes(kForm);
+  uint8_t* ring;
   const uint8_t* strip;
   int at, end;
 
-  __device__ Stream(const uint8_t* strip, int begin, int end, int lane) : strip(strip), at(begin), end(end) {
+  __device__ Stream(uint8_t* ring, const uint8_t* strip, int begin, int end, int lane)
+      : ring(ring), strip(strip), at(begin), end(end) {
 #pragma unroll
-    for (int i = 0; i < kDepth; ++i) {
-      if (at + i < end) load(i, at + i, lane);
-    }
+    for (int i = 0; i < kDepth - 1; ++i) bring(i, at + i, lane);
   }
-  __device__ void load(int slot, int unit, int lane) {
-    ring[slot].load(strip + static_cast<int64_t>(unit) * unit_bytes(kForm), lane);
-  }
-  __device__ void run(const Acts& acts, const Lane<kTiles>& rows, int lane, float (&sums)[kTiles][4]) {
-    for (; at < end; at += kDepth) {
+  __device__ void bring(int slot, int unit, int lane) {
+    if (unit < end) {
+      const uint8_t* from = strip + static_cast<int64_t>(unit) * kUnit;
 #pragma unroll
-      for (int i = 0; i < kDepth; ++i) {
-        if (at + i >= end) break;
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          multiply_unit(ring[i], TileActs<kForm>(acts, at + i, rows.b_row[t], rows.c_row[t], lane), sums[t]);
-        }
-        if (at + i + kDepth < end) load(i, at + i + kDepth, lane);
+      for (int i = 0; i < (kUnit / 16 + kWarp - 1) / kWarp; ++i) {
+        const int chunk = (lane + i * kWarp) * 16;
+        if (chunk < kUnit) copy_async(ring + slot * kUnit + chunk, from + chunk);
       }
+    }
+    commit_copies();
+  }
+  template <int kTiles>
+  __device__ void run(const Acts& acts, const Lane<kTiles>& rows, int lane, float (&sums)[kTiles][4]) {
+    for (int slot = 0; at < end; ++at) {
+      wait_copies<kDepth - 2>();
+      __syncwarp();  // other lanes' copies have arrived too, and all have read the slot before
+      Unit<kForm> unit;
+      unit.template load<false>(ring + slot * kUnit, lane);
+      bring(slot == 0 ? kDepth - 1 : slot - 1, at + kDepth - 1, lane);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        multiply_unit(unit, TileActs<kForm>(acts, at, rows.b_row[t], rows.c_row[t], lane), sums[t]);
+      }
+      slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
   }
 };
@@ -228,7 +236,7 @@ struct Job {
 };
 
 template <WeightForm kForm, int kTiles>
-__global__ void __launch_bounds__(kWarps* kWarp, kTiles > 2 ? 1 : 2) multiply_few(const __grid_constant__ Job job) {
+__global__ void __launch_bounds__(kWarps* kWarp, resident(kTiles)) multiply_few(const __grid_constant__ Job job) {
   let_next_start();
   int p = 0;
   while (p + 1 < job.n_product && static_cast<int>(blockIdx.x) >= job.products[p + 1].first_block) ++p;
@@ -239,7 +247,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, kTiles > 2 ? 1 : 2) multiply_fe
   const uint8_t* weights = product.data + (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
   const int begin = inside ? part * job.n_units / job.split : 0;
   const int end = inside ? (part + 1) * job.n_units / job.split : 0;
-  Stream<kForm, kTiles> stream(weights, begin, end, lane);  // weights don't depend on the kernel before
+  extern __shared__ __align__(16) uint8_t ring[];
+  Stream<kForm> stream(ring + warp * (ring_bytes(kForm) / kWarps), weights, begin, end,
+                       lane);  // weights don't depend on the kernel before
   wait_for_previous();
   const int last = job.n_row - 1;
   const Lane<kTiles> rows(lane, [&](int i) { return min(i, last); });
@@ -264,7 +274,8 @@ struct ExpertJob {
 
 /// Grid [strips, chunks]. As multiply_few, for the rows of one expert at a time.
 template <WeightForm kForm>
-__global__ void __launch_bounds__(kWarps* kWarp, 2) multiply_few_experts(const __grid_constant__ ExpertJob job) {
+__global__ void __launch_bounds__(kWarps* kWarp, resident(1))
+    multiply_few_experts(const __grid_constant__ ExpertJob job) {
   let_next_start();
   wait_for_previous();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, part = warp % job.split;
@@ -279,7 +290,8 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2) multiply_few_experts(const _
       job.data + chunk.expert * job.expert_bytes + (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
   const int begin = inside ? part * job.n_units / job.split : 0;
   const int end = inside ? (part + 1) * job.n_units / job.split : 0;
-  Stream<kForm, 1> stream(weights, begin, end, lane);
+  extern __shared__ __align__(16) uint8_t ring[];
+  Stream<kForm> stream(ring + warp * (ring_bytes(kForm) / kWarps), weights, begin, end, lane);
   const auto pair_of = [&](int i) {
     const int at = chunk.first + min(i, chunk.count - 1);
     return one_token ? at : job.order[at];
@@ -294,26 +306,33 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2) multiply_few_experts(const _
       job.y, nullptr);
 }
 
-/// Parts of a strip: as many as give the chip about 20 warps an SM, at least 2 units each. Depends on the weights
-/// alone, so that sums are added in the same order for every row count.
+/// Parts of a strip: as many as fit the chip at once, at least 4 units each. Depends on the weights alone, so that sums
+/// are added in the same order for every row count.
 int split_of(int64_t strips, int64_t units, int n_sm) {
   int split = 1;
-  while (split < kWarps && strips * split * 2 <= int64_t{24} * n_sm && split * 4 <= units) split *= 2;
+  while (split < kWarps && strips * split * 2 <= int64_t{kWarps} * resident(1) * n_sm && split * 8 <= units) split *= 2;
   return split;
 }
 
 Acts acts_of(const DeviceActs& acts) {
   return {reinterpret_cast<const uint8_t*>(acts.codes), acts.scales, acts.starts, acts.half_sums,
-          padded_rows(acts.n_row)};
+          static_cast<int>(padded_rows(acts.n_row))};
+}
+
+template <class... Parameters, class... Arguments>
+void launch_with_ring(WeightForm form, void (*kernel)(Parameters...), dim3 grid, gpuStream_t stream,
+                      const Arguments&... arguments) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ring_bytes(form)),
+        "preparing a product");
+  launch(kernel, grid, dim3(kWarps * kWarp), static_cast<size_t>(ring_bytes(form)), stream, arguments...);
 }
 
 template <WeightForm kForm>
 void launch_few(const Job& job, int64_t blocks, gpuStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(blocks)), block(kWarps * kWarp);
-  if (job.n_row <= 8) return launch(multiply_few<kForm, 1>, grid, block, 0, stream, job);
-  if (job.n_row <= 16) return launch(multiply_few<kForm, 2>, grid, block, 0, stream, job);
-  if (job.n_row <= 32) return launch(multiply_few<kForm, 4>, grid, block, 0, stream, job);
-  launch(multiply_few<kForm, 8>, grid, block, 0, stream, job);
+  const dim3 grid(static_cast<unsigned>(blocks));
+  if (job.n_row <= 8) return launch_with_ring(kForm, multiply_few<kForm, 1>, grid, stream, job);
+  if (job.n_row <= 16) return launch_with_ring(kForm, multiply_few<kForm, 2>, grid, stream, job);
+  launch_with_ring(kForm, multiply_few<kForm, 4>, grid, stream, job);
 }
 
 }  // namespace
@@ -374,9 +393,8 @@ void matmul_experts_integer(const DeviceWeight& weight, const DeviceActs& acts, 
   const int64_t per_block = kWarps / job.split;
   const int64_t chunks = std::min(groups.n_row, groups.n_row / 8 + groups.n_expert);
   const dim3 grid(static_cast<unsigned>((strips + per_block - 1) / per_block), static_cast<unsigned>(chunks));
-  with_form(weight.form, [&]<WeightForm kForm>() {
-    launch(multiply_few_experts<kForm>, grid, dim3(kWarps * kWarp), 0, stream, job);
-  });
+  with_form(weight.form,
+            [&]<WeightForm kForm>() { launch_with_ring(kForm, multiply_few_experts<kForm>, grid, stream, job); });
 }
 
 }  // namespace onebit::cuda

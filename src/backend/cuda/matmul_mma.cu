@@ -89,12 +89,12 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
   if (inside) store_half<kRowTiles>(job, tile, &sums[0][0], warp, lane);
 }
 
-void run(WeightForm form, const HalfJob& job, int64_t out_tiles, gpuStream_t stream) {
+void run(WeightForm form, const HalfJob& job, gpuStream_t stream) {
   constexpr int kShared = kStages * kStageBytes;
   with_form(form, [&]<WeightForm kForm>() {
     check(cudaFuncSetAttribute(multiply_many<kForm>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
           "preparing a product");
-    launch(multiply_many<kForm>, dim3(static_cast<unsigned>(out_tiles * job.n_row_tiles * job.split)), dim3(kThreads),
+    launch(multiply_many<kForm>, dim3(static_cast<unsigned>(job.n_tiles * job.n_row_tiles * job.split)), dim3(kThreads),
            kShared, stream, job);
   });
 }

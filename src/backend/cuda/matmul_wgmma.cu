@@ -4,12 +4,15 @@
 // warps own a strip of 16 outputs each, load its units straight into registers (forms.h has them in fragment order) and
 // turn codes into halves there, while the tensor cores work on the fragments made before. Activations are the B
 // operand: one thread of a third warpgroup copies 64 columns at a time (atoms in the swizzle that wgmma reads) into a
-// ring of stages; barriers count the bytes in and the readers out.
+// ring of stages; barriers count the bytes in and the readers out. A block goes on to the next tile without draining
+// them.
 //
 // Cost per 64 columns and warpgroup, kRows 256: 4 wgmma m64n256k16 of 128 clocks each; 60 instructions a warp to make
 // fragments of n4, hidden behind them; 32 KB of shared memory filled. Two warpgroups share the tensor cores, so one may
 // wait while the other multiplies. Registers: 128 sums, 32 fragments, 24 weights of 240. Device memory: weights once
 // per kRows rows (L2 for the rest), activations once per 128 outputs from L2.
+#include <algorithm>
+
 #include "backend/cuda/half.cuh"
 #include "backend/cuda/wgmma.cuh"
 
@@ -57,8 +60,7 @@ struct Stages {
 
 /// One thread: copies the tile's activations, 64 columns after 64 columns.
 template <int kRows>
-__device__ void bring(const HalfJob& job, const HalfTile& tile, const Stages<kRows>& stages) {
-  Ring<kRows> ring;
+__device__ void bring(const HalfJob& job, const HalfTile& tile, const Stages<kRows>& stages, Ring<kRows>& ring) {
   const uint32_t bytes = static_cast<uint32_t>((tile.count + 7) / 8 * kActAtomBytes);
   const uint8_t* from = job.halves + (tile.begin * 2 * job.atoms + tile.atom) * kActAtomBytes;
   for (int chunk = tile.begin * 2; chunk < tile.end * 2; ++chunk, from += job.atoms * kActAtomBytes, ring.advance()) {
@@ -99,22 +101,35 @@ __device__ void finish_products(const Stages<kRows>& stages, Ring<kRows>& ring, 
   ring.advance();
 }
 
+/// Units of weights that a lane holds: a unit takes 2,048 clocks with 256 rows, 1,024 with 128; memory answers in
+/// 1,500.
+template <int kRows>
+constexpr int kAhead = kRows == 256 ? 2 : 3;
+
 template <WeightForm kForm, int kRows>
-__device__ void multiply_strip(int n_units, const uint8_t* strip, const Stages<kRows>& stages, int lane,
-                               float (&sums)[kRows / 2]) {
-  Ring<kRows> ring;
-  Unit<kForm> unit;
+__device__ void multiply_strip(int n_units, const uint8_t* strip, const Stages<kRows>& stages, Ring<kRows>& ring,
+                               int lane, float (&sums)[kRows / 2]) {
+  constexpr int kUnits = kAhead<kRows>;
+  Unit<kForm> units[kUnits];
+  const auto load = [&](int slot, int unit) {
+    if (unit < n_units) units[slot].load(strip + static_cast<int64_t>(unit) * unit_bytes(kForm), lane);
+  };
   uint32_t first[16], second[16];
-  unit.load(strip, lane);
-  make_fragments<kForm>(unit, 0, first);
-  for (int u = 0; u < n_units; ++u) {
-    start_products<kRows>(first, stages, ring, sums);
-    make_fragments<kForm>(unit, 1, second);
-    if (u + 1 < n_units) unit.load(strip + static_cast<int64_t>(u + 1) * unit_bytes(kForm), lane);
-    finish_products<kRows>(stages, ring, lane == 0);
-    start_products<kRows>(second, stages, ring, sums);
-    make_fragments<kForm>(unit, 0, first);
-    finish_products<kRows>(stages, ring, lane == 0);
+#pragma unroll
+  for (int i = 0; i < kUnits; ++i) load(i, i);
+  make_fragments<kForm>(units[0], 0, first);
+  for (int u = 0; u < n_units; u += kUnits) {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      if (u + i >= n_units) break;
+      start_products<kRows>(first, stages, ring, sums);
+      make_fragments<kForm>(units[i], 1, second);
+      load(i, u + i + kUnits);
+      finish_products<kRows>(stages, ring, lane == 0);
+      start_products<kRows>(second, stages, ring, sums);
+      make_fragments<kForm>(units[(i + 1) % kUnits], 0, first);
+      finish_products<kRows>(stages, ring, lane == 0);
+    }
   }
 }
 
@@ -139,34 +154,44 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
   }
   __syncthreads();
   wait_for_previous();
-  const HalfTile tile = find_half_tile<kForm, kRows>(job, blockIdx.x, lane);
-  if (!tile.any) return;
+  const int n_block = job.n_tiles * job.n_row_tiles * job.split;
+  Ring<kRows> ring;
   if (group == 0) {
-    fewer_registers<24>();
-    if (threadIdx.x == 0) bring<kRows>(job, tile, stages);
+    fewer_registers<40>();
+    if (threadIdx.x >= kWarp) return;
+    for (int block = blockIdx.x; block < n_block; block += gridDim.x) {
+      const HalfTile tile = find_half_tile<kForm, kRows>(job, block, lane);
+      if (tile.any && lane == 0) bring<kRows>(job, tile, stages, ring);
+    }
   } else {
-    more_registers<240>();
+    more_registers<232>();
     const int strip = threadIdx.x / kWarp - 4;
-    const bool inside = tile.first_out + strip * kStripRows < tile.product->n_out;
-    float sums[kRows / 2];
+    for (int block = blockIdx.x; block < n_block; block += gridDim.x) {
+      const HalfTile tile = find_half_tile<kForm, kRows>(job, block, lane);
+      if (!tile.any) continue;
+      const bool inside = tile.first_out + strip * kStripRows < tile.product->n_out;
+      const int64_t first = static_cast<int64_t>(inside ? strip : 0) * job.n_units + tile.begin;
+      float sums[kRows / 2];
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) sums[i] = 0;
-    const int64_t first = static_cast<int64_t>(inside ? strip : 0) * job.n_units + tile.begin;
-    multiply_strip<kForm, kRows>(tile.end - tile.begin, tile.strips + first * unit_bytes(kForm), stages, lane, sums);
-    hold(sums);
-    if (inside) store_half<kRows / 8>(job, tile, sums, strip, lane);
+      for (int i = 0; i < kRows / 2; ++i) sums[i] = 0;
+      multiply_strip<kForm, kRows>(tile.end - tile.begin, tile.strips + first * unit_bytes(kForm), stages, ring, lane,
+                                   sums);
+      hold(sums);
+      if (inside) store_half<kRows / 8>(job, tile, sums, strip, lane);
+    }
   }
 #endif
 }
 
 template <int kRows>
-void run(WeightForm form, const HalfJob& job, int64_t out_tiles, gpuStream_t stream) {
+void run(WeightForm form, const HalfJob& job, gpuStream_t stream) {
+  const int blocks = std::min(job.n_tiles * job.n_row_tiles * job.split, count_sms());
   with_form(form, [&]<WeightForm kForm>() {
     check(cudaFuncSetAttribute(multiply_many<kForm, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                shared_bytes<kRows>()),
           "preparing a product");
-    launch(multiply_many<kForm, kRows>, dim3(static_cast<unsigned>(out_tiles * job.n_row_tiles * job.split)),
-           dim3(kThreads), shared_bytes<kRows>(), stream, job);
+    launch(multiply_many<kForm, kRows>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), shared_bytes<kRows>(),
+           stream, job);
   });
 }
 

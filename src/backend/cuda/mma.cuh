@@ -59,7 +59,7 @@ __device__ inline uint32_t shared_address(const void* p) { return static_cast<ui
 
 /// 16 bytes from global to shared memory, asynchronously; groups of copies end in the order of their commits.
 __device__ inline void copy_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// All but the last kPending groups have arrived for this thread.
