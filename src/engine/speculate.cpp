@@ -32,20 +32,24 @@ std::vector<int64_t> widths(int64_t least, int64_t most) {
 }
 
 /// The shortest time of passes of each width. All widths take turns, so that a busy moment falls on all of them, until
-/// `left_ms` are spent; slow devices are measured once, at the ends and in the middle.
-CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass) {
+/// `left_ms` are spent; slow devices are measured once, at the ends and in the middle. `between` runs before each pass:
+/// what the passes of a real step find in the caches is what another program left there.
+CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass,
+                        const std::function<void()>& between) {
   const auto timed = [&](int64_t n) {
+    const auto all = Clock::now();
+    between();
     const auto start = Clock::now();
     pass(n);
     const double ms = ms_since(start);
-    left_ms -= ms;
+    left_ms -= ms_since(all);
     return ms;
   };
   pass(least);
   std::vector<CostCurve::Point> points;
   const double first = timed(least), last = timed(most);
   std::vector<int64_t> some = widths(least, most);
-  if (static_cast<double>(some.size()) * (first + last) / 2 > left_ms) some = {least, (least + most) / 2, most};
+  if (static_cast<double>(2 * some.size()) * (first + last) / 2 > left_ms) some = {least, (least + most) / 2, most};
   for (const int64_t n : some) points.push_back({static_cast<double>(n), timed(n)});
   while (left_ms > 0) {
     for (CostCurve::Point& point : points) point.ms = std::min(point.ms, timed(static_cast<int64_t>(point.rows)));
@@ -80,7 +84,7 @@ void Speculator::measure(Session& session) {
   if (block <= 1) return;
   std::vector<int32_t> ring(static_cast<size_t>(block));
   for (int64_t i = 0; i < block; ++i) ring[static_cast<size_t>(i)] = tap_row(session, i);
-  costs_.target = measure_curve(1, block, kMeasureMs / 2, [&](int64_t n) {
+  const auto target = [&](int64_t n) {
     tokens_.assign(static_cast<size_t>(n), 0);
     outputs_.resize(static_cast<size_t>(n));
     std::iota(outputs_.begin(), outputs_.end(), 0);
@@ -88,23 +92,29 @@ void Speculator::measure(Session& session) {
     const auto taps = engine_.drafter() ? std::span(ring).first(static_cast<size_t>(n)) : std::span<int32_t>();
     engine_.run_target({.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_, .tap_rows = taps});
     session.keep({});
-  });
-  engine_.clear_slot(session.slot());
-  if (!engine_.drafter()) return;
-  encode_cost_ = measure_curve(1, engine_.tap_ring(), kMeasureMs / 8, [&](int64_t n) {
+  };
+  const auto encode = [&](int64_t n) {
     source_rows_.assign(static_cast<size_t>(n), tap_row(session, 0));
     const Sequence rows = session.encode_rows(0, static_cast<int32_t>(n), 0);
     engine_.run_encode({.sequences = {&rows, 1}, .source_rows = source_rows_});
-  });
-  source_rows_.clear();
-  costs_.draft = measure_curve(2, block, kMeasureMs / 4, [&](int64_t n) {
+  };
+  const auto draft = [&](int64_t n) {
     tokens_.assign(static_cast<size_t>(n), engine_.drafter()->config().mask_token);
     outputs_.resize(static_cast<size_t>(n) - 1);
     std::iota(outputs_.begin(), outputs_.end(), 1);
     const Sequence rows = session.draft_rows(0, static_cast<int32_t>(n));
     engine_.run_draft({.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_});
+  };
+  costs_.target = measure_curve(1, block, kMeasureMs / 2, target, [&] {
+    if (engine_.drafter()) draft(2);
   });
+  if (engine_.drafter()) {
+    costs_.draft = measure_curve(2, block, kMeasureMs / 2, draft, [&] { target(1); });
+    encode_cost_ = measure_curve(1, engine_.tap_ring(), kMeasureMs / 8, encode, [&] { target(1); });
+  }
+  source_rows_.clear();
   session.truncate(0);
+  engine_.clear_slot(session.slot());
 }
 
 /// Of the lengths that the offers have taken, those that the drafter must work for.

@@ -6,7 +6,7 @@ namespace onebit {
 namespace {
 
 constexpr double kSpeedRate = 0.1;    // how fast the shared speed follows
-constexpr double kShapeRate = 0.02;   // how fast a curve's shape follows
+constexpr double kShapeRate = 0.05;   // how fast a curve's shape follows
 constexpr double kMostSurprise = 2;   // a pass that took longer than that was interrupted
 constexpr double kLeastCost = 1e-6;
 

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""What drafting gains: no drafter, lengths chosen by the engine, and every fixed length, in turns on two running servers.
+
+usage: bench/speculation.py [--binary build/1bit] [-m models/demo-H32.gguf] [--dflash models/demo-dflash2.gguf]
+                            [--prompts models/bench/prompts.json] [--only NAME,...] [--temperatures 0,0.7,1]
+                            [--fixed 1,2,3,5,7,11,15] [--gen 256] [--reps 5] [--csv FILE] [--port 8731] [-- FLAGS ...]
+       bench/speculation.py --table FILE ...
+
+Each repetition asks for every prompt at every temperature in every mode, one request at a time. "plain" is a server without a
+drafter, the other modes share one with it; prompts are never reused. --csv appends, so that a long measurement can be made in
+pieces. The table gives times of plain over times of the mode, prompt included: medians over repetitions, summed over prompts.
+"""
+import argparse
+import collections
+import csv
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+
+FIELDS = ["prompt", "kind", "temperature", "mode", "rep", "prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "rounds",
+          "drafted", "accepted", "looked_up", "text_crc"]
+
+
+class Server:
+    def __init__(self, binary, port, flags):
+        command = [binary, "serve", "--port", str(port), "--parallel", "1", *flags]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        for _ in range(200):
+            try:
+                if self.request("GET", "/health", None).get("status") == "ok":
+                    return
+            except OSError:
+                self.connection.close()
+            time.sleep(0.05)
+        sys.exit(f"{' '.join(command)} does not answer")
+
+    def request(self, method, path, body):
+        headers = {"Content-Type": "application/json"}
+        self.connection.request(method, path, None if body is None else json.dumps(body), headers)
+        return json.loads(self.connection.getresponse().read())
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def measure(server, prompt, temperature, mode, rep, n_gen):
+    body = {"prompt": prompt["text"], "n_predict": n_gen, "temperature": temperature, "seed": rep, "cache_prompt": False}
+    if mode.isdigit():
+        body["speculative.n_max"] = int(mode)
+    reply = server.request("POST", "/completion", body)
+    if "timings" not in reply:
+        sys.exit(f"{prompt['name']}: {reply}")
+    timings, speculation = reply["timings"], reply.get("speculation", {})
+    return {
+        "prompt": prompt["name"], "kind": prompt["kind"], "temperature": temperature, "mode": mode, "rep": rep,
+        "prompt_n": timings["prompt_n"], "prompt_ms": round(timings["prompt_ms"], 3), "predicted_n": timings["predicted_n"],
+        "predicted_ms": round(timings["predicted_ms"], 3), "rounds": speculation.get("rounds", 0),
+        "drafted": timings["draft_n"], "accepted": timings["draft_n_accepted"],
+        "looked_up": speculation.get("looked_up", 0), "text_crc": zlib.crc32(reply["content"].encode()),
+    }
+
+
+def run(args):
+    with open(args.prompts) as file:
+        prompts = json.load(file)
+    if args.only:
+        prompts = [p for p in prompts if p["name"] in args.only.split(",")]
+    modes = ["plain", "adaptive", *(args.fixed.split(",") if args.fixed else [])]
+    plain = Server(args.binary, args.port, ["-m", args.model, *args.flags])
+    drafting = Server(args.binary, args.port + 1, ["-m", args.model, "--dflash", args.dflash, *args.flags])
+    rows = []
+    try:
+        for rep in range(-1, args.reps):
+            for prompt in prompts:
+                for temperature in map(float, args.temperatures.split(",")):
+                    for mode in modes if rep >= 0 else modes[:2]:
+                        server = plain if mode == "plain" else drafting
+                        row = measure(server, prompt, temperature, mode, rep, args.gen)
+                        if rep >= 0:
+                            rows.append(row)
+                if rep < 0:
+                    break  # one round to warm up
+    finally:
+        plain.stop()
+        drafting.stop()
+    return rows
+
+
+def write(path, rows):
+    new = not os.path.exists(path)
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def table(rows):
+    """Rows: kind and temperature. Times are medians over repetitions of each prompt, then summed."""
+    # A seed is a repetition's number, so texts of one repetition agree and those of different ones differ at temperature > 0:
+    # the ratio is taken within a repetition.
+    groups = collections.defaultdict(lambda: collections.defaultdict(lambda: collections.defaultdict(dict)))
+    texts = collections.defaultdict(set)
+    for r in rows:
+        key, at = (r["kind"], float(r["temperature"])), (r["prompt"], r["rep"])
+        groups[key][at][r["mode"]] = r
+        texts[(key, at)].add((r["text_crc"], r["predicted_n"]))
+    print("| prompts | T | plain t/s | adaptive t/s | adaptive | best fixed | decode only: adaptive | best fixed | tokens/step | same text |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for (kind, temperature), runs in sorted(groups.items(), key=lambda x: (x[0][1], x[0][0])):
+        modes = next(iter(runs.values())).keys()
+        total = {m: statistics.median(by_rep(runs, m, True)) for m in modes}
+        decode = {m: statistics.median(by_rep(runs, m, False)) for m in modes}
+        fixed = [m for m in modes if m.isdigit()]
+        best = min(fixed, key=total.get, default=None)
+        best_decode = min(fixed, key=decode.get, default=None)
+        n = statistics.median(sum_of(runs, "predicted_n"))
+        rounds = sum(int(r["adaptive"]["rounds"]) for r in runs.values())
+        accepted = sum(int(r["adaptive"]["accepted"]) for r in runs.values())
+        show = lambda m, times: "-" if m is None else f"{times['plain'] / times[m]:.2f} ({m})"
+        same = all(len(t) == 1 for (key, _), t in texts.items() if key == (kind, temperature))
+        print(f"| {kind} | {temperature} | {1e3 * n / decode['plain']:.0f} | {1e3 * n / decode['adaptive']:.0f} | "
+              f"{total['plain'] / total['adaptive']:.2f} | {show(best, total)} | {decode['plain'] / decode['adaptive']:.2f} | "
+              f"{show(best_decode, decode)} | {1 + accepted / max(rounds, 1):.2f} | {'yes' if same else 'no'} |")
+
+
+def by_rep(runs, mode, with_prompt):
+    sums = collections.defaultdict(float)
+    for (_, rep), modes in runs.items():
+        sums[rep] += float(modes[mode]["predicted_ms"]) + (float(modes[mode]["prompt_ms"]) if with_prompt else 0)
+    return list(sums.values())
+
+
+def sum_of(runs, field):
+    sums = collections.defaultdict(int)
+    for (_, rep), modes in runs.items():
+        sums[rep] += int(modes["plain"][field])
+    return list(sums.values())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="build/1bit")
+    parser.add_argument("-m", "--model", default="models/demo-H32.gguf")
+    parser.add_argument("--dflash", default="models/demo-dflash2.gguf")
+    parser.add_argument("--prompts", default="models/bench/prompts.json", help='JSON list of {"name", "kind", "text"}')
+    parser.add_argument("--only", help="names of prompts, separated by commas")
+    parser.add_argument("--temperatures", default="0,0.7,1")
+    parser.add_argument("--fixed", default="1,2,3,5,7,11,15")
+    parser.add_argument("--gen", type=int, default=256)
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--csv")
+    parser.add_argument("--port", type=int, default=8731)
+    parser.add_argument("--table", nargs="+", help="only print the table of these CSV files")
+    parser.add_argument("flags", nargs="*")
+    args = parser.parse_args()
+    rows = []
+    if args.table:
+        for path in args.table:
+            with open(path) as file:
+                rows += list(csv.DictReader(file))
+    else:
+        rows = run(args)
+        if args.csv:
+            write(args.csv, rows)
+    table(rows)
+
+
+if __name__ == "__main__":
+    main()
