@@ -620,6 +620,22 @@ void time_experts(std::span<const int64_t> tokens) {
   }
 }
 
+void time_float(const char* name, BlockType type, std::vector<int64_t> n_out, int64_t n_in) {
+  const TimedWeights weights(type, n_out, n_in, 1, 0);
+  for (const int64_t n_row : {1, 8, 512, 2048}) {
+    TestActs acts(n_row, n_in, false, ActsMix::int8, false);
+    std::vector<Buffer> y;
+    for (const int64_t n : n_out) y.emplace_back(static_cast<size_t>(n_row * n * 4));
+    const double us = time_us(16, [&](int call, gpuStream_t stream) {
+      const auto& set = weights.sets[static_cast<size_t>(call) % weights.sets.size()];
+      std::vector<Product> products;
+      for (size_t i = 0; i < set.size(); ++i) products.push_back({&set[i], y[i].as<float>(), nullptr});
+      cuda::matmul_split(products, acts.input.as<float>(), n_row, stream);
+    });
+    print_time(name, n_row, us, weights.bytes, 2 * weights.multiplies * static_cast<double>(n_row));
+  }
+}
+
 void time_all() {
   using enum BlockType;
   const int64_t decode[] = {1, 4, 8, 16, 32, 64, 128, 512, 2048}, few[] = {1, 8, 16, 512};
@@ -632,6 +648,9 @@ void time_all() {
   time_shape({"q6_k 151936x5120 (head)", q6_k, {151936}, 5120}, few);
   time_shape({"q8_0 34816x5120", q8_0, {17408, 17408}, 5120}, few);
   time_shape({"q4_k 34816x5120", q4_k, {17408, 17408}, 5120}, few);
+  time_float("f32 96x5120 (alpha, beta)", f32, {48, 48}, 5120);
+  time_float("f32 128x2048 (router)", f32, {128}, 2048);
+  time_float("bf16 34816x5120", bf16, {17408, 17408}, 5120);
   time_experts(std::vector<int64_t>{1, 8, 16, 512, 2048});
   time_quantize();
 }

@@ -1,7 +1,7 @@
 // Products of float weights and f32 rows on m16n8k8 tf32, exact to about 2^-21: a number is split into its upper 11
 // bits and the rest, which are multiplied separately. f16 and bf16 weights fit into one part, f32 weights take two.
 //
-// A block owns a strip of 16 outputs and up to 8 * kTiles rows; its 8 warps take every eighth block of 32 columns and
+// A block owns a strip of 16 outputs and up to 8 * kTiles rows; its 16 warps take every 16th block of 32 columns and
 // add up in shared memory. Lane (g, c) reads columns 8c..8c+7 of rows g and g + 8: 16 bytes of f16, full sectors.
 //
 // Cost per 32 columns and warp at 8 rows, bf16: 1,024 bytes of weights; 8 mma; about 90 instructions, most of them to
@@ -15,7 +15,7 @@ namespace {
 
 using namespace gpu;
 
-constexpr int kWarps = 8, kMaxProducts = 8, kColumns = 32;
+constexpr int kWarps = 16, kMaxProducts = 8, kColumns = 32;
 
 struct SplitProduct {
   const uint8_t* data;
@@ -80,8 +80,8 @@ __device__ void multiply(const Eight<kType> (&w)[2], const float* const (&x)[kTi
 
 /// Grid [strips of all products, rows / (8 kTiles)].
 template <BlockType kType, int kTiles>
-__global__ void __launch_bounds__(kWarps* kWarp, 2) multiply_split(const __grid_constant__ SplitJob job) {
-  constexpr int kDepth = kType == BlockType::f32 ? 2 : 4;
+__global__ void __launch_bounds__(kWarps* kWarp, 1) multiply_split(const __grid_constant__ SplitJob job) {
+  constexpr int kDepth = kType == BlockType::f32 ? 3 : 4;
   let_next_start();
   int p = 0;
   while (p + 1 < job.n_product && static_cast<int>(blockIdx.x) >= job.products[p + 1].first_strip) ++p;

@@ -162,6 +162,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
     for (int block = blockIdx.x; block < n_block; block += gridDim.x) {
       const HalfTile tile = find_half_tile<kForm, kRows>(job, block, lane);
       if (tile.any && lane == 0) bring<kRows>(job, tile, stages, ring);
+      __syncwarp();
     }
   } else {
     more_registers<232>();
