@@ -131,6 +131,80 @@ bool snapshot_agrees(const Device& device, const std::vector<int32_t>& tokens, i
   return agree(device, plain.run({{0, n + n_kept, {9}, Phase::decode, 0}}), actual);
 }
 
+/// The committed state of a slot, and the keys and values of its first `n` positions, as they lie in memory.
+std::vector<uint8_t> memory_of(HybridRun& run, int slot, int64_t n) {
+  const auto bytes = [](const StateSizes& sizes) {
+    int64_t total = 0;
+    for (const State* state : model().states()) total += state_bytes(*state, sizes);
+    return static_cast<size_t>(total);
+  };
+  std::vector<uint8_t> all(bytes({.n_slots = 1, .n_tape = TinyHybrid::kTape})), page(bytes({.n_pages = 1}));
+  run.pool().read_slot(slot, all);
+  all.resize(bytes({.n_slots = 1}));  // without the tape
+  const size_t row = page.size() / 2 / static_cast<size_t>(kPageTokens);
+  for (int64_t first = 0; first < n; first += kPageTokens) {
+    run.pool().read_page(run.pages(slot)[static_cast<size_t>(first / kPageTokens)], page);
+    const auto end = static_cast<int64_t>(static_cast<size_t>(std::min(kPageTokens, n - first)) * row);
+    for (const int64_t half : {int64_t{0}, static_cast<int64_t>(page.size() / 2)}) {
+      all.insert(all.end(), page.begin() + half, page.begin() + half + end);
+    }
+  }
+  return all;
+}
+
+/// Rounds of verifying 1 to kTape tokens of which any number is kept, on one timeline of up to 180 tokens. Afterwards
+/// all memory is that of a timeline that was decoded token by token, bit for bit. Returns the number of rounds.
+int replay(Rng& rng) {
+  HybridRun speculating = run_on({"ref", ""}), plain = run_on({"ref", ""});
+  std::vector<int32_t> kept;
+  int32_t n_commit = 0;
+  int n_round = 0;
+  while (kept.size() < 170) {
+    Part part{0, static_cast<int32_t>(kept.size()), {}, Phase::verify, n_commit};
+    const uint64_t n_draft = 1 + rng.next() % TinyHybrid::kTape;
+    for (uint64_t i = 0; i < n_draft; ++i)
+      part.tokens.push_back(static_cast<int32_t>(rng.next() % static_cast<uint64_t>(TinyHybrid::kVocab)));
+    speculating.run({part});
+    n_commit = static_cast<int32_t>(rng.next() % (n_draft + 1));
+    kept.insert(kept.end(), part.tokens.begin(), part.tokens.begin() + n_commit);
+    ++n_round;
+  }
+  speculating.run({{0, static_cast<int32_t>(kept.size()), {7}, Phase::decode, n_commit}});
+  kept.push_back(7);
+  decode_all(plain, kept);
+  const auto n = static_cast<int64_t>(kept.size());
+  EXPECT_EQ(memory_of(speculating, 0, n), memory_of(plain, 0, n)) << n_round << " rounds";
+  return n_round;
+}
+
+TEST(Rollback, AThousandRandomRoundsLeaveTheMemoryOfPlainDecoding) {
+  Rng rng(20);
+  int n_round = 0;
+  while (n_round < 1000) n_round += replay(rng);
+}
+
+/// A slot and a page that went through bytes are the ones they were.
+bool bytes_agree(const Device& device, const std::vector<int32_t>& tokens, int n_draft, int n_kept) {
+  HybridRun run = run_on(device), other = run_on(device);
+  const auto n = static_cast<int32_t>(tokens.size());
+  run.run({{0, 0, tokens, Phase::prompt, 0}});
+  run.run({{0, n, std::vector<int32_t>(static_cast<size_t>(n_draft), 5), Phase::verify, 0}});
+  other.run({{1, 0, {1, 2, 3}, Phase::prompt, 0}});
+  std::vector<uint8_t> slot, page;
+  for (const State* state : model().states()) {
+    slot.resize(slot.size() + static_cast<size_t>(state_bytes(*state, {.n_slots = 1, .n_tape = TinyHybrid::kTape})));
+    page.resize(page.size() + static_cast<size_t>(state_bytes(*state, {.n_pages = 1})));
+  }
+  run.pool().read_slot(0, slot);
+  other.pool().write_slot(1, slot);
+  for (size_t i = 0; i < 2; ++i) {
+    run.pool().read_page(run.pages(0)[i], page);
+    other.pool().write_page(other.pages(1)[i], page);
+  }
+  const Part next{0, n + n_kept, {9, 4}, Phase::prompt, n_kept}, there{1, n + n_kept, {9, 4}, Phase::prompt, n_kept};
+  return run.run({next}) == other.run({there});
+}
+
 // --- on ref, for any division ----------------------------------------------------------------------------------------
 
 const Device kRef{"ref", ""};
@@ -218,6 +292,8 @@ TEST_P(SequenceTest, SnapshotOfASlotIsTheSlot) {
   EXPECT_TRUE(snapshot_agrees(GetParam(), numbered_tokens(20), 7, 4));
   EXPECT_TRUE(snapshot_agrees(GetParam(), numbered_tokens(66), 3, 0));
 }
+
+TEST_P(SequenceTest, SlotsAndPagesGoThroughBytes) { EXPECT_TRUE(bytes_agree(GetParam(), numbered_tokens(70), 7, 4)); }
 
 TEST_P(SequenceTest, AgreesWithRef) {
   HybridRun device = run_on(GetParam()), ref = run_on(kRef);

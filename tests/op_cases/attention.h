@@ -72,7 +72,7 @@ inline std::unique_ptr<OpRig> attention_rig(const AttentionSize& size) {
 }
 
 /// A context, then blocks that begin before the end of what earlier blocks have left in the cache: those rows, and the
-/// rows that this plan stores at the block's own positions, must stay unseen.
+/// rows that this plan stores at the block's own positions, must stay unseen. Then a context whose front is missing.
 inline std::unique_ptr<OpRig> block_attention_rig(const AttentionSize& size, bool causal) {
   auto rig = std::make_unique<OpRig>("block_attention", 40);
   const State& cache = rig->state({"cache", KvState{size.n_head_kv, size.d_head}});
@@ -93,7 +93,11 @@ inline std::unique_ptr<OpRig> block_attention_rig(const AttentionSize& size, boo
   TestBatch two = prompt_batch(8 + 5, Phase::draft);
   two.sequences = {{.n_tok = 8, .pos = 0, .phase = Phase::draft}, {.n_tok = 5, .pos = 36, .phase = Phase::draft}};
   two.pages = {{0}, {2}};
-  rig->batches = {context, block, two};
+  TestBatch late = prompt_batch(30), last = prompt_batch(8, Phase::draft);
+  late.sequences[0].pos = 64;
+  last.sequences[0].pos = 90;
+  late.pages = last.pages = {{-1, 1}};
+  rig->batches = {context, block, two, late, last};
   spread_tokens(*rig);
   return rig;
 }

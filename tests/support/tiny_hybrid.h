@@ -97,6 +97,8 @@ class HybridRun {
   }
 
   StatePool& pool() { return *pool_; }
+  /// The pages of a slot's positions.
+  static std::span<const int32_t> pages(int slot) { return kPages[slot]; }
 
   /// Runs one batch; the hidden rows of all parts, in order.
   std::vector<std::vector<float>> run(const std::vector<Part>& parts) {
