@@ -137,6 +137,7 @@ Enqueue Binder::bind_heads(const Group& group) {
       rope_table(params, first.weights.empty() ? nullptr : weights_.plain(*first.weights[0])).table.as<float2>();
   const Step* store = group.store >= 0 ? &step(group.store) : nullptr;
   if (store) {
+    bounds_.caches_rows = true;
     call.cache = memory_of<KvMemory>(*store);
     bounds_.n_page = call.cache.n_pages;
   }
@@ -373,6 +374,7 @@ Enqueue Binder::bind_attention(const Step& step) {
   const auto memory = memory_of<KvMemory>(step);
   bounds_.n_page = memory.n_pages;
   const Operand first = operand(step.in[0]);
+  bounds_.caches_rows |= step.op != Op::block_attention;
   if (step.op == Op::kv_store) {
     const Operand v = operand(step.in[1]);
     return [=](const Run& run) { gpu::kv_store(first.f32(), v.f32(), run.rows, memory, run.stream); };

@@ -43,6 +43,7 @@ struct Scratch {
 struct Bounds {
   int64_t n_page = 0, n_slot = 0, n_tape = 0, n_stored_row = 0, n_loaded_row = 0, n_token_id = 0;
   bool needs_tokens = false;
+  bool caches_rows = false;  // rows' own positions need a page
 };
 
 class Binder {

@@ -100,7 +100,8 @@ void GpuProgram::check_batch(const Batch& batch) {
     row += sequence.n_tok;
     if (bounds.n_page > 0) {
       for (const int32_t page : sequence.pages) CHECK(page >= -1 && page < bounds.n_page);
-      CHECK((sequence.pos + sequence.n_tok - 1) / kPageTokens < static_cast<int64_t>(sequence.pages.size()));
+      const int64_t n_cached = sequence.pos + (bounds.caches_rows ? sequence.n_tok : 0);
+      CHECK(n_cached <= static_cast<int64_t>(sequence.pages.size()) * kPageTokens);
     }
     if (bounds.n_slot == 0) continue;
     CHECK(sequence.slot >= 0 && sequence.slot < bounds.n_slot && sequence.n_commit <= bounds.n_tape);
