@@ -98,7 +98,7 @@ const std::vector<FlagRow>& flag_rows() {
        "how activations are rounded to 4 bits: amax is the plainest, search the most accurate"},
       {"--memory-limit", &O::memory_limit_mib, "MIB", "what the device has free", kEngineCommands | kMeasureCommands,
        "refuse to load (exit 4) when the pools together need more", 0, kMany},
-      {"--cache-ram/-cram", &O::cache_ram_mib, "MIB", "half of what is left, at most 1024", kServe | kChat,
+      {"--cache-ram/-cram", &O::cache_ram_mib, "MIB", "a quarter of what is left, at most 8192", kServe | kChat,
        "memory for states that prompts may start from: system prompts, earlier turns; taken at load. 0: only the slot "
        "that read a prompt can go on from it; -1: the default",
        -1, kMany},

@@ -17,7 +17,7 @@ constexpr int32_t kLookupLength = 7;  // tokens a step that are looked up when t
 constexpr int64_t kTapRing = 64;
 constexpr int32_t kMaxDraft = 1024;
 
-constexpr int64_t kAutoCache = int64_t{1} << 30;
+constexpr int64_t kAutoCache = int64_t{8} << 30;
 constexpr int64_t kMaxStates = 128;    // of a recurrent model in the prefix cache
 constexpr int64_t kMaxEntries = 64;    // of an attention model
 constexpr int64_t kMaxCachePages = 4;  // times what the slots need
@@ -110,7 +110,7 @@ void size_cache(EnginePlan& p, const DeviceInfo& device) {
   int64_t budget = p.options.cache_bytes;
   if (budget < 0) {
     const int64_t limit = p.options.memory_limit > 0 ? p.options.memory_limit : device.memory_bytes;
-    budget = limit <= 0 ? kAutoCache : std::clamp<int64_t>((limit - p.memory_bytes()) / 2, 0, kAutoCache);
+    budget = limit <= 0 ? kAutoCache : std::clamp<int64_t>((limit - p.memory_bytes()) / 4, 0, kAutoCache);
   }
   p.cache_sizes = cache_sizes(p, budget);
   if (p.cache_sizes.n_entries == 0 && p.options.cache_bytes > 0) {
@@ -178,7 +178,7 @@ void check_memory(const EnginePlan& p) {
   std::string table;
   for (const MemoryPool& pool : p.memory)
     table += fmt::format("\n  {:<32} {:>10.1f} MiB", pool.name, static_cast<double>(pool.bytes) / (1 << 20));
-  fail(ErrorKind::out_of_memory, "{:.1f} MiB are needed, {:.1f} MiB are free on {}; lower --ctx-size or --parallel{}",
+  fail(ErrorKind::out_of_memory, "{:.1f} MiB are needed, {:.1f} MiB are free on {}; lower --ctx-size, --parallel or --cache-ram{}",
        static_cast<double>(p.memory_bytes()) / (1 << 20), static_cast<double>(limit) / (1 << 20),
        p.backend->info().name, table);
 }

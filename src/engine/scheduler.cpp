@@ -199,8 +199,7 @@ SlotFileReport Scheduler::Impl::run(const SlotTask& task) {
   }
   const SlotFileReport report{.n_tokens = session.n_past()};
   cache.forget(session.tokens());
-  session.truncate(0);
-  engine.clear_slot(session.slot());
+  forget(session);
   return report;
 }
 
@@ -362,7 +361,8 @@ void Scheduler::Impl::keep_states() {
     Session& session = member->session();
     Slot& slot = slots[static_cast<size_t>(session.slot())];
     bool keep = !member->reading_prompt() && session.n_past() - slot.n_kept >= engine.cache_sizes().every;
-    if (!slot.cuts.empty() && slot.cuts.front().pos == session.n_past()) {
+    const bool at_cut = !slot.cuts.empty() && slot.cuts.front().pos == session.n_past();
+    if (at_cut) {
       keep = slot.cuts.front().keep;
       slot.cuts.pop_front();
     }
@@ -371,7 +371,7 @@ void Scheduler::Impl::keep_states() {
       cache.save(session);
       slot.n_kept = session.n_past();
     }
-    if (member->reading_prompt()) session.draft_from(static_cast<int64_t>(member->request().prompt.size()));
+    if (at_cut) session.draft_from(static_cast<int64_t>(member->request().prompt.size()));
   }
 }
 
