@@ -50,10 +50,7 @@ void check_flags(const Options& options) {
     fail(ErrorKind::usage, "-f FILE is missing: {} reads a text", options.gptq ? "--gptq" : "--w4a4-budget");
   }
   if (!runs && !options.prompt_file.empty()) fail(ErrorKind::usage, "-f: only --gptq and --w4a4-budget read a text");
-  if (!options.w4a4_budget.empty() && options.hadamard == 0) {
-    fail(ErrorKind::usage, "--w4a4-budget needs --hadamard {}", kHadamardBlock);
-  }
-  if (options.balance != 0 && !options.gptq) fail(ErrorKind::usage, "--balance needs --gptq");
+  if (options.given.count("--balance") != 0 && !options.gptq) fail(ErrorKind::usage, "--balance needs --gptq");
 }
 
 ModelQuantizeOptions read_wish(const Options& options) {

@@ -184,12 +184,11 @@ const std::vector<FlagRow>& flag_rows() {
        "weight errors by how large each input is, from `1bit imatrix` or llama.cpp's tool"},
       {"--gptq", &O::gptq, "", "", kQuantize,
        "round q4_0 matrices so that their outputs on the text of -f stay close; much more accurate, takes longer"},
-      {"--balance", &O::balance, "X", "0", kQuantize,
-       "with --gptq: shift scales between matrices, so that rounding hurts all channels alike; 0: off", 0, 1},
+      {"--balance", &O::balance, "X", "0.25", kQuantize,
+       "with --gptq: how far scales move between matrices, so that rounding hurts all channels alike; 0: off", 0, 1},
       {"--w4a4-budget", &O::w4a4_budget, "P%", "none", kQuantize,
-       "with --hadamard and -f: measures which matrices lose most by 4-bit activations and lets them keep 8 bits, up "
-       "to "
-       "this share of the multiplications; the file lists the others"},
+       "with --hadamard 32 (or a rotated file) and -f: measures which matrices lose most by 4-bit activations and lets "
+       "them keep 8 bits, up to this share of the multiplications; the file lists the others"},
       // --- files and listings
       {"--type", &O::type, "TYPE", "quantize: q4_0; convert: bf16", kQuantize | kConvert, "type of the matrices"},
       {"--tensor-type", &O::tensor_types, "NAME=TYPE", "none", kQuantize,

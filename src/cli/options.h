@@ -79,7 +79,7 @@ struct Options {
   int64_t n_chunks = 0;
   std::string save_logits, against, output, importance, w4a4_budget;
   bool gptq = false;
-  double balance = 0;
+  double balance = 0.25;
 
   // files and listings
   std::string type;

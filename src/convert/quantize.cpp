@@ -92,7 +92,8 @@ void copy_metadata(const GgufFile& file, const QuantizeOptions& options, GgufWri
   if (options.rotate) writer.add(keys::kHadamard, static_cast<int32_t>(kHadamardBlock));
 }
 
-/// A copy of `made` that lists the tensors with 4-bit activations.
+}  // namespace
+
 void write_with_list(const GgufFile& made, const std::string& path, const std::vector<std::string>& list) {
   GgufWriter writer(path);
   for (const MetaEntry& entry : made.metadata()) writer.add(entry.key, entry.value);
@@ -101,8 +102,6 @@ void write_with_list(const GgufFile& made, const std::string& path, const std::v
   for (const TensorInfo& tensor : made.tensors()) writer.write(tensor.name, tensor.data);
   writer.finish();
 }
-
-}  // namespace
 
 /// Only exact or nearly exact values may be quantised; a second rounding of coarse ones would be silently bad.
 void check_source(const GgufFile& file) {

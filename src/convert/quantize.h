@@ -36,6 +36,9 @@ struct QuantizeResult {
 /// Refuses a source that quantising would spoil: rotated already, or coarser than q8_0.
 void check_source(const GgufFile& file);
 
+/// A copy of `made` at `path` that lists the tensors whose inputs are 4-bit codes for prompts.
+void write_with_list(const GgufFile& made, const std::string& path, const std::vector<std::string>& list);
+
 /// Throws Error(usage) for a type that can't be made, Error(refused) for a source that can't be used (already rotated,
 /// already quantised below q8_0, values that are not finite), Error(runtime) when writing fails.
 QuantizeResult quantize(const QuantizeOptions& options);

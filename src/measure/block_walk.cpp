@@ -106,11 +106,13 @@ void BlockWalk::run(const InputCallback& inputs, const std::function<void()>& st
   table.gather_only = true;
   Plan part = plan_.part(begin, end, entry, table);
   part.output("exit", exit);
+  const auto name_of = [](Value v) { return fmt::format("value {}", v.id); };
+  const auto give = [&](Value v) {  // matrices of experts and others may read the same
+    if (part.find_output(name_of(v)) < 0) part.output(name_of(v), v);
+  };
   for (const InputGroup& group : groups) {
-    part.output(fmt::format("x{}", group.x.id), group.x);
-    if (group.n_used > 0 && part.find_output(fmt::format("ids{}", group.ids.id)) < 0) {
-      part.output(fmt::format("ids{}", group.ids.id), group.ids);
-    }
+    give(group.x);
+    if (group.n_used > 0) give(group.ids);
   }
 
   const std::unique_ptr<Backend> backend = make_backend(options_.device, options_.backend);
@@ -139,9 +141,9 @@ void BlockWalk::run(const InputCallback& inputs, const std::function<void()>& st
     for (const InputGroup& group : groups) {
       const int64_t multiple = part.info(group.x).multiple, n_row = chunks_.n_ctx * multiple;
       x.resize(static_cast<size_t>(n_row * group.k));
-      program->read(part.find_output(fmt::format("x{}", group.x.id)), 0, x);
+      program->read(part.find_output(name_of(group.x)), 0, x);
       ids.resize(static_cast<size_t>(chunks_.n_ctx * group.n_used));
-      if (group.n_used > 0) program->read(part.find_output(fmt::format("ids{}", group.ids.id)), 0, ids);
+      if (group.n_used > 0) program->read(part.find_output(name_of(group.ids)), 0, ids);
       inputs(group, {x, ids, n_row, multiple});
     }
     program->read(part.find_output("exit"), 0,

@@ -1,6 +1,9 @@
 #include "measure/quantize_model.h"
 
+#include <filesystem>
+
 #include "base/error.h"
+#include "gguf/hadamard.h"
 #include "measure/calibration.h"
 #include "model/drafter.h"
 
@@ -23,6 +26,22 @@ std::vector<std::string> measure_budget(const GgufFile& made, const ModelQuantiz
   return int4;
 }
 
+/// A rotated file stays as it is but for its list.
+QuantizeResult list_again(const GgufFile& file, const ModelQuantizeOptions& options, std::vector<Int4Unit>& units) {
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options.file.in, options.file.out, ignored)) {
+    fail(ErrorKind::usage, "{}: the output must be another file than the input", options.file.out);
+  }
+  QuantizeResult result;
+  result.int4_tensors = measure_budget(file, options, units);
+  write_with_list(file, options.file.out, *result.int4_tensors);
+  result.n_tensors = static_cast<int64_t>(file.tensors().size());
+  for (const TensorInfo& tensor : file.tensors()) result.n_rotated += is_rotated(tensor, kHadamardBlock);
+  result.bytes_in = file.file_bytes();
+  result.bytes_out = GgufFile::open(options.file.out).file_bytes();
+  return result;
+}
+
 }  // namespace
 
 ModelQuantizeResult quantize_model(ModelQuantizeOptions options) {
@@ -31,11 +50,19 @@ ModelQuantizeResult quantize_model(ModelQuantizeOptions options) {
   if (options.budget) {
     options.file.choose_int4 = [&](const GgufFile& made) { return measure_budget(made, options, result.units); };
   }
+  GgufFile file = GgufFile::open(options.file.in);
+  if (options.budget && !options.gptq && hadamard_stamp(file) != 0) {
+    result.file = list_again(file, options, result.units);
+    return result;
+  }
+  if (options.budget && !options.file.rotate) {
+    fail(ErrorKind::usage, "{}: only rotated matrices use 4-bit activations: --w4a4-budget needs --hadamard {}",
+         options.file.in, kHadamardBlock);
+  }
   if (!options.gptq) {
     result.file = quantize(options.file);
     return result;
   }
-  GgufFile file = GgufFile::open(options.file.in);
   check_source(file);
   if (is_drafter(file)) {
     refuse("{}: a drafter can't be run without its target: quantise it without --gptq", options.file.in);

@@ -30,6 +30,7 @@ struct ModelQuantizeResult {
   std::vector<Int4Unit> units;  ///< what was measured, with a budget
 };
 
+/// A file that is rotated already, given with a budget and without gptq, is copied with a new list.
 /// Throws as quantize() does, and Error(refused) for a model that can't be run.
 ModelQuantizeResult quantize_model(ModelQuantizeOptions options);
 
