@@ -1,15 +1,15 @@
 // Attention over f16 caches on the matrix units (m16n8k16, f32 sums). A warp takes 16 queries that share a key head:
 // rows x heads of one sequence, so several rows of a decode or verify batch and all heads of a group read a key once.
 //
-// Keys and values go from the cache straight into operand registers, 16 bytes a load: the order of columns in a
+// Keys and values become operand registers 16 bytes a load: the order of columns in a
 // contraction is free, so each lane's four operand words are 8 neighbouring columns of a key, or 8 neighbouring
 // positions of a value (values are stored transposed in a page). Queries and weights are f32 split in two halves of
 // f16 each, so products are exact to about 2^-22 and only the cache rounds.
 //
-// Two shapes of a block: its four warps share 16 queries and take pages in turn (decoding; pages are further divided
-// over blocks, and a second launch adds the parts and the drafter's own rows), or each has 16 queries of its own
-// (prompts; the pages that the four read are the same and come from L1). Cost: 4 x 64 x 16 x d multiply-adds a page,
-// twice over for the two halves; bytes: a page of the cache per block.
+// Two shapes of a block: its four warps share 16 queries and each page, which is copied to shared memory while another
+// is worked on (decoding; pages are further divided over blocks, and a second launch adds the parts and the drafter's
+// own rows), or each has 16 queries of its own (prompts; the pages that the four read are the same and come from L1).
+// Cost: 4 x 64 x 16 x d multiply-adds a page, twice over for the two halves; bytes: a page of the cache per block.
 #include <algorithm>
 
 #include "backend/gpu/attention.h"
@@ -135,18 +135,19 @@ __device__ void score_page(const __half* keys, const Shared<kD>& q, float (&scor
   }
 }
 
-/// Scores become weights; the result so far is scaled to the new peak.
-template <int kD>
-__device__ void weigh(float (&scores)[8][4], float scale, int p0, const Range (&ranges)[2], Result<kD>& result) {
-  const int t = threadIdx.x % 4;
+/// Scores of kTiles x 8 positions become weights; the result so far is scaled to the new peak. position_of(tile, e): of
+/// the lane's element e of a tile.
+template <int kD, int kTiles, class Position>
+__device__ void weigh(float (&scores)[kTiles][4], float scale, Position position_of, const Range (&ranges)[2],
+                      Result<kD>& result) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {  // row lane / 4, then lane / 4 + 8
     float top = result.peak[half];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int pos = p0 + 32 * (j / 4) + 8 * t + 2 * (j % 4) + e;
+        const int pos = position_of(j, e);
         float& score = scores[j][2 * half + e];
         score = pos >= ranges[half].first && pos < ranges[half].end ? score * scale : -INFINITY;
         top = fmaxf(top, score);
@@ -158,7 +159,7 @@ __device__ void weigh(float (&scores)[8][4], float scale, int p0, const Range (&
     const float shrink = exp2f((result.peak[half] - base) * kLog2e);
     float sum = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& score = scores[j][2 * half + e];
@@ -173,6 +174,16 @@ __device__ void weigh(float (&scores)[8][4], float scale, int p0, const Range (&
       result.y[n][2 * half] *= shrink;
       result.y[n][2 * half + 1] *= shrink;
     }
+  }
+}
+
+/// A row's four lanes have parts of its sum.
+template <int kD>
+__device__ void finish_sums(Result<kD>& result) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    result.sum[half] += shfl_xor(result.sum[half], 1);
+    result.sum[half] += shfl_xor(result.sum[half], 2);
   }
 }
 
@@ -222,7 +233,7 @@ template <int kD>
 __device__ void walk_pages(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows,
                            const KvMemory& memory, const DeviceSequence& s, const Tile& tile, int kv_head, int group,
                            const Shared<kD>& q, int first, int end, int stride, Result<kD>& result) {
-  const int row = threadIdx.x % kWarp / 4;
+  const int row = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
   const Range ranges[2] = {range_of(call, params, s, tile.first + row, group),
                            range_of(call, params, s, tile.first + row + 8, group)};
   const int seen_end = range_of(call, params, s, tile.first + kQueries - 1, group).end;
@@ -230,15 +241,13 @@ __device__ void walk_pages(const AttentionCall& call, const AttentionParams& par
     const int64_t page = static_cast<int64_t>(rows.pages[s.first_page + i]) * memory.n_head_kv + kv_head;
     float scores[8][4];
     score_page<kD>(reinterpret_cast<const __half*>(memory.keys) + page * kPage * kD, q, scores);
-    weigh<kD>(scores, params.scale, i * kPage, ranges, result);
+    weigh<kD, 8>(
+        scores, params.scale, [&](int j, int e) { return i * kPage + 32 * (j / 4) + 8 * t + 2 * (j % 4) + e; }, ranges,
+        result);
     add_values<kD>(reinterpret_cast<const __half*>(memory.values) + page * kPage * kD, scores, seen_end - i * kPage,
                    result);
   }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {  // a row's four lanes have parts of its sum
-    result.sum[half] += shfl_xor(result.sum[half], 1);
-    result.sum[half] += shfl_xor(result.sum[half], 2);
-  }
+  finish_sums<kD>(result);
 }
 
 /// Pages that any query of the tile sees, without missing ones at the front.
@@ -291,69 +300,195 @@ struct Part {
   float peak[kQueries], sum[kQueries];
 };
 
-/// Decoding. Grid (tiles, key heads, parts); a part is a share of the tile's pages.
+/// A page of one key head. Rows keep their order; odd rows swap the halves of each 128 bytes, so that the lanes of a
+/// read, which have two neighbouring rows, meet no bank twice.
 template <int kD>
-__global__ void __launch_bounds__(kWarps* kWarp, 2)
+struct PageCopy {
+  __half keys[kPage * kD];    // [position, d_head]
+  __half values[kPage * kD];  // [d_head, position]
+
+  __device__ static int chunk(int row, int i) { return i ^ (row & 1) << 2; }
+  __device__ void start(const KvMemory& memory, int64_t page) {
+    const __half* k = reinterpret_cast<const __half*>(memory.keys) + page * kPage * kD;
+    const __half* v = reinterpret_cast<const __half*>(memory.values) + page * kPage * kD;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < kPage * kD / 8; i += kWarps * kWarp) {
+      const int key_row = i / (kD / 8), value_row = i / (kPage / 8);
+      copy_async<16>(keys + key_row * kD + 8 * chunk(key_row, i % (kD / 8)), k + 8 * i);
+      copy_async<16>(values + value_row * kPage + 8 * chunk(value_row, i % (kPage / 8)), v + 8 * i);
+    }
+  }
+};
+
+/// Warp w's 16 positions of a page: the two operand words 2 (w % 2), + 1 of half w / 2 (see score_page()).
+__device__ inline int quarter_position(int warp, int word, int column) {
+  return 32 * (warp / 2) + column / 2 * 8 + 2 * (2 * (warp % 2) + word) + column % 2;
+}
+
+template <int kD>
+__device__ void score_quarter(const PageCopy<kD>& page, const Shared<kD>& q, int warp, float (&scores)[2][4]) {
+  const int lane = threadIdx.x % kWarp, t = lane % 4, c = lane / 4;
+#pragma unroll
+  for (int w = 0; w < 2; ++w) scores[w][0] = scores[w][1] = scores[w][2] = scores[w][3] = 0;
+#pragma unroll 4
+  for (int i = 0; i < kD / 32; ++i) {
+    const int column = 32 * i + 8 * t;
+    const uint4 h0 = *reinterpret_cast<const uint4*>(&q.high[c][column]);
+    const uint4 h1 = *reinterpret_cast<const uint4*>(&q.high[c + 8][column]);
+    const uint4 l0 = *reinterpret_cast<const uint4*>(&q.low[c][column]);
+    const uint4 l1 = *reinterpret_cast<const uint4*>(&q.low[c + 8][column]);
+    const uint32_t high[2][4] = {{h0.x, h1.x, h0.y, h1.y}, {h0.z, h1.z, h0.w, h1.w}};
+    const uint32_t low[2][4] = {{l0.x, l1.x, l0.y, l1.y}, {l0.z, l1.z, l0.w, l1.w}};
+#pragma unroll
+    for (int w = 0; w < 2; ++w) {
+      const int row = quarter_position(warp, w, c);
+      const uint4 k = *reinterpret_cast<const uint4*>(page.keys + row * kD + 8 * page.chunk(row, 4 * i + t));
+      mma(scores[w], high[0], k.x, k.y);
+      mma(scores[w], low[0], k.x, k.y);
+      mma(scores[w], high[1], k.z, k.w);
+      mma(scores[w], low[1], k.z, k.w);
+    }
+  }
+}
+
+template <int kD>
+__device__ void add_quarter(const PageCopy<kD>& page, const float (&weights)[2][4], int warp, int seen,
+                            Result<kD>& result) {
+  const int lane = threadIdx.x % kWarp, t = lane % 4, c = lane / 4;
+  uint32_t high[4], low[4];
+#pragma unroll
+  for (int w = 0; w < 2; ++w) {
+    split(weights[w][0], weights[w][1], high[2 * w], low[2 * w]);
+    split(weights[w][2], weights[w][3], high[2 * w + 1], low[2 * w + 1]);
+  }
+  const int first = quarter_position(warp, 0, 2 * t);  // of the lane's 4 neighbouring positions
+#pragma unroll
+  for (int n = 0; n < kD / 8; ++n) {
+    const int row = 8 * n + c;
+    const __half* chunk = page.values + row * kPage + 8 * page.chunk(row, 4 * (warp / 2) + t);
+    uint2 v = *reinterpret_cast<const uint2*>(chunk + 4 * (warp % 2));
+    if (first + 4 > seen) {
+      v.x = first >= seen ? 0 : first + 1 >= seen ? v.x & 0xffffu : v.x;
+      v.y = first + 2 >= seen ? 0 : first + 3 >= seen ? v.y & 0xffffu : v.y;
+    }
+    mma(result.y[n], high, v.x, v.y);
+    mma(result.y[n], low, v.x, v.y);
+  }
+}
+
+/// The shares of a block's warps become one: `y` in shared memory, each query's peak and sum.
+template <int kD>
+struct BlockResult {
+  float y[kQueries][kD];
+  float peaks[kWarps][kQueries], sums[kWarps][kQueries];
+
+  __device__ void put(const Result<kD>& result) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, row = lane / 4;
+    if (lane % 4 == 0) {
+      peaks[warp][row] = result.peak[0], peaks[warp][row + 8] = result.peak[1];
+      sums[warp][row] = result.sum[0], sums[warp][row + 8] = result.sum[1];
+    }
+    __syncthreads();
+    const float factor[2] = {factor_of(warp, row), factor_of(warp, row + 8)};
+    for (int w = 0; w < kWarps; ++w) {
+      if (warp == w) {
+#pragma unroll
+        for (int i = 0; i < kD / 8; ++i) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            float2& to = *reinterpret_cast<float2*>(&y[row + 8 * half][8 * i + 2 * (lane % 4)]);
+            const float2 before = w == 0 ? make_float2(0, 0) : to;
+            to = make_float2(before.x + result.y[i][2 * half] * factor[half],
+                             before.y + result.y[i][2 * half + 1] * factor[half]);
+          }
+        }
+      }
+      __syncthreads();
+    }
+  }
+  __device__ float peak(int m) const {
+    float top = -INFINITY;
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, peaks[w][m]);
+    return top;
+  }
+  __device__ float factor_of(int w, int m) const {
+    return peaks[w][m] == -INFINITY ? 0.0f : exp2f((peaks[w][m] - peak(m)) * kLog2e);
+  }
+  __device__ float sum(int m) const {
+    float total = 0;
+    for (int w = 0; w < kWarps; ++w) total += sums[w][m] * factor_of(w, m);
+    return total;
+  }
+};
+
+/// Decoding. Grid (tiles, key heads, parts); a part is a share of the tile's pages. Two pages are on their way to
+/// shared memory while one is worked on (one where shared memory is small); each warp takes 16 positions of every page.
+template <int kD, int kStages>
+__global__ void __launch_bounds__(kWarps* kWarp)
     attend_split(AttentionCall call, AttentionParams params, BatchRows rows, KvMemory memory) {
-  wait_for_previous();
   GPU_DYNAMIC_SHARED(uint8_t, bytes);
-  __shared__ float peaks[kWarps][kQueries], sums[kWarps][kQueries];
+  PageCopy<kD>* copies = reinterpret_cast<PageCopy<kD>*>(bytes);  // [kStages]
+  Shared<kD>& q = *reinterpret_cast<Shared<kD>*>(bytes + kStages * sizeof(PageCopy<kD>));
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, kv_head = blockIdx.y;
   const int group = static_cast<int>(params.n_head / params.n_head_kv);
-  Shared<kD>& q = *reinterpret_cast<Shared<kD>*>(bytes);
-  const Tile tile = Tile::find(blockIdx.x, rows, group);
+  const Tile tile = Tile::find(blockIdx.x, rows, group);  // batches are written before any kernel of theirs
+  const DeviceSequence s = rows.sequences[max(tile.sequence, 0)];
+  wait_for_previous();
   if (tile.sequence < 0) return;
-  const DeviceSequence s = rows.sequences[tile.sequence];
-  load_queries<kD>(call, params, s, tile, kv_head, group, q, threadIdx.x, blockDim.x);
-  __syncthreads();
   const Range pages = pages_of(call, params, rows, s, tile, group);
   const int n = max(pages.end - pages.first, 0), parts = gridDim.z, part = blockIdx.z;
   const int first = pages.first + static_cast<int>(static_cast<int64_t>(n) * part / parts);
   const int end = pages.first + static_cast<int>(static_cast<int64_t>(n) * (part + 1) / parts);
-  Result<kD> result;
-  walk_pages<kD>(call, params, rows, memory, s, tile, kv_head, group, q, first + warp, end, kWarps, result);
-
-  const int row = lane / 4;
-  if (lane % 4 == 0) {
-    peaks[warp][row] = result.peak[0], peaks[warp][row + 8] = result.peak[1];
-    sums[warp][row] = result.sum[0], sums[warp][row + 8] = result.sum[1];
-  }
-  __syncthreads();  // queries are no longer needed: their memory takes the sums over warps
-  float(*y)[kD] = reinterpret_cast<float(*)[kD]>(bytes);
-  float factor[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float top = -INFINITY;
-    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, peaks[w][row + 8 * half]);
-    factor[half] = result.peak[half] == -INFINITY ? 0.0f : exp2f((result.peak[half] - top) * kLog2e);
-  }
-  for (int w = 0; w < kWarps; ++w) {
-    if (warp == w) {
-#pragma unroll
-      for (int i = 0; i < kD / 8; ++i) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          float& to = y[row + e / 2 * 8][8 * i + 2 * (lane % 4) + e % 2];
-          to = (w == 0 ? 0.0f : to) + result.y[i][e] * factor[e / 2];
-        }
-      }
+  const auto bring = [&](int i) {
+    if (i < end) {
+      copies[(i - first) % kStages].start(
+          memory, static_cast<int64_t>(rows.pages[s.first_page + i]) * memory.n_head_kv + kv_head);
     }
+    commit_async();
+  };
+  for (int i = 0; i < kStages; ++i) bring(first + i);
+  load_queries<kD>(call, params, s, tile, kv_head, group, q, threadIdx.x, blockDim.x);
+
+  const int row = lane / 4, t = lane % 4;
+  const Range ranges[2] = {range_of(call, params, s, tile.first + row, group),
+                           range_of(call, params, s, tile.first + row + 8, group)};
+  const int seen_end = range_of(call, params, s, tile.first + kQueries - 1, group).end;
+  Result<kD> result;
+  for (int i = first; i < end; ++i) {
+    wait_async<kStages - 1>();
     __syncthreads();
+    const PageCopy<kD>& page = copies[(i - first) % kStages];
+    float scores[2][4];
+    score_quarter<kD>(page, q, warp, scores);
+    weigh<kD, 2>(
+        scores, params.scale, [&](int w, int e) { return i * kPage + quarter_position(warp, w, 2 * t + e); }, ranges,
+        result);
+    add_quarter<kD>(page, scores, warp, seen_end - i * kPage, result);
+    __syncthreads();
+    bring(i + kStages);
+  }
+  finish_sums<kD>(result);
+  wait_async<0>();
+  __syncthreads();  // pages and queries are no longer needed: their memory takes the block's result
+  BlockResult<kD>& block = *reinterpret_cast<BlockResult<kD>*>(bytes);
+  block.put(result);
+  if (parts == 1 && !call.k) {
+    for (int i = threadIdx.x; i < kQueries * kD; i += blockDim.x) {
+      const int m = i / kD, query = tile.first + m;
+      if (query >= s.n_tok * group) break;
+      const int64_t at = (s.row + query / group) * params.n_head + kv_head * group + query % group;
+      call.y[at * kD + i % kD] = block.y[m][i % kD] / block.sum(m);
+    }
+    return;
   }
   Part<kD>& out = reinterpret_cast<Part<kD>*>(
       call.scratch)[(static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * gridDim.z + blockIdx.z];
   for (int i = threadIdx.x; i < kQueries * kD / 4; i += blockDim.x) {
-    reinterpret_cast<float4*>(out.y)[i] = reinterpret_cast<const float4*>(y)[i];
+    reinterpret_cast<float4*>(out.y)[i] = reinterpret_cast<const float4*>(block.y)[i];
   }
   if (threadIdx.x < kQueries) {
-    const int m = threadIdx.x;
-    float top = -INFINITY, sum = 0;
-    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, peaks[w][m]);
-    for (int w = 0; w < kWarps; ++w) {
-      if (peaks[w][m] > -INFINITY) sum += sums[w][m] * exp2f((peaks[w][m] - top) * kLog2e);
-    }
-    out.peak[m] = top;
-    out.sum[m] = sum;
+    out.peak[threadIdx.x] = block.peak(threadIdx.x);
+    out.sum[threadIdx.x] = block.sum(threadIdx.x);
   }
 }
 
@@ -412,6 +547,19 @@ bool splits(const AttentionCall& call, const AttentionParams& params, const Batc
   return tiles_of(params, rows) * params.n_head_kv <= 2 * call.n_multiprocessor;
 }
 
+/// Shared memory of attend_split.
+template <int kD>
+constexpr size_t split_bytes(size_t stages) {
+  return std::max(stages * sizeof(PageCopy<kD>) + sizeof(Shared<kD>), sizeof(BlockResult<kD>));
+}
+
+template <class Kernel>
+void start_split(Kernel kernel, size_t shared, dim3 grid, const AttentionCall& call, const AttentionParams& params,
+                 const BatchRows& rows, const KvMemory& memory, gpuStream_t stream) {
+  check(gpuFuncSetAttribute(kernel, gpuFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "attention");
+  launch(kernel, grid, dim3(kWarps * kWarp), shared, stream, call, params, rows, memory);
+}
+
 template <int kD>
 void run(const AttentionCall& call, const AttentionParams& params, const BatchRows& rows, const KvMemory& memory,
          gpuStream_t stream) {
@@ -426,11 +574,17 @@ void run(const AttentionCall& call, const AttentionParams& params, const BatchRo
     return;
   }
   const int64_t pages = (call.context + kPage - 1) / kPage;
-  const int64_t most_parts = std::max<int64_t>(1, 2 * call.n_multiprocessor / (tiles * params.n_head_kv));
-  const auto parts = static_cast<unsigned>(std::clamp<int64_t>((pages + kWarps - 1) / kWarps, 1, most_parts));
-  const size_t shared = std::max(sizeof(Shared<kD>), sizeof(float) * kQueries * kD);
-  launch(attend_split<kD>, dim3(static_cast<unsigned>(tiles), heads, parts), dim3(kWarps * kWarp), shared, stream, call,
-         params, rows, memory);
+  // Blocks with 256 columns fill a multiprocessor's shared memory.
+  const int64_t blocks = (kD > 128 ? 1 : 2) * call.n_multiprocessor;
+  const int64_t most_parts = std::max<int64_t>(1, blocks / (tiles * params.n_head_kv));
+  const auto parts = static_cast<unsigned>(std::clamp<int64_t>(pages, 1, most_parts));
+  const dim3 grid(static_cast<unsigned>(tiles), heads, parts);
+  if (call.shared_bytes >= static_cast<int64_t>(split_bytes<kD>(2))) {
+    start_split(attend_split<kD, 2>, split_bytes<kD>(2), grid, call, params, rows, memory, stream);
+  } else {
+    start_split(attend_split<kD, 1>, split_bytes<kD>(1), grid, call, params, rows, memory, stream);
+  }
+  if (parts == 1 && !call.k) return;
   launch(combine<kD>, dim3(static_cast<unsigned>(tiles), heads, kQueries), dim3(kD), 0, stream, call, params, rows,
          static_cast<int>(parts));
 }

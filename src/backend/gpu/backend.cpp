@@ -16,10 +16,10 @@ GpuBackend::GpuBackend(const char* name, int ordinal) {
   check(gpuGetDeviceProperties(&properties, ordinal), "asking the device");
   size_t free = 0, total = 0;
   check(gpuMemGetInfo(&free, &total), "asking the device");
-  n_multiprocessor_ = properties.multiProcessorCount;
+  chip_ = {properties.multiProcessorCount, static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
   info_.name = name;
   info_.description = fmt::format("{}, {} multiprocessors, compute capability {}.{}", properties.name,
-                                  n_multiprocessor_, properties.major, properties.minor);
+                                  chip_.n_multiprocessor, properties.major, properties.minor);
   info_.memory_bytes = static_cast<int64_t>(free);
   stream_ = std::make_shared<Stream>();
   weights_ = std::make_unique<WeightStore>(stream_->get());
@@ -33,7 +33,7 @@ std::unique_ptr<StatePool> GpuBackend::make_states(const std::vector<const State
 
 std::unique_ptr<Program> GpuBackend::compile(const Plan& plan, std::span<StatePool* const> pools,
                                              const PlanLimits& limits) {
-  return std::make_unique<GpuProgram>(plan, pools, limits, *weights_, n_multiprocessor_, stream_);
+  return std::make_unique<GpuProgram>(plan, pools, limits, *weights_, chip_, stream_);
 }
 
 Peaks GpuBackend::measure_peaks() {

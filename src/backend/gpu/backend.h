@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "backend/gpu/weights.h"
+#include "backend/gpu/bind.h"
 
 namespace onebit::gpu {
 
@@ -25,7 +25,7 @@ class GpuBackend : public Backend {
 
  private:
   DeviceInfo info_;
-  int64_t n_multiprocessor_ = 0;
+  Chip chip_;
   std::shared_ptr<Stream> stream_;
   std::unique_ptr<WeightStore> weights_;
 };

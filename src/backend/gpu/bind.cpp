@@ -24,12 +24,12 @@ std::vector<float> read_floats(const float* from, int64_t n, gpuStream_t stream)
 }  // namespace
 
 Binder::Binder(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, WeightStore& weights,
-               int64_t n_multiprocessor, gpuStream_t stream)
+               const Chip& chip, gpuStream_t stream)
     : plan_(plan),
       pools_(pools),
       limits_(limits),
       weights_(weights),
-      n_multiprocessor_(n_multiprocessor),
+      chip_(chip),
       stream_(stream),
       groups_(group_steps(plan)),
       placement_(place_groups(plan, groups_, limits)),
@@ -383,7 +383,7 @@ Enqueue Binder::bind_attention(const Step& step) {
   if (!attention_fits(params)) {
     fail(ErrorKind::refused, "attention heads of {} columns are more than this device's kernels take", params.d_head);
   }
-  want_scratch(attention_scratch_bytes(params, n_multiprocessor_));
+  want_scratch(attention_scratch_bytes(params, chip_.n_multiprocessor));
   AttentionCall call;
   call.q = first.f32();
   if (step.op == Op::block_attention) {
@@ -391,7 +391,8 @@ Enqueue Binder::bind_attention(const Step& step) {
     call.v = operand(step.in[2]).f32();
   }
   call.y = operand(step.out[0]).f32();
-  call.n_multiprocessor = n_multiprocessor_;
+  call.n_multiprocessor = chip_.n_multiprocessor;
+  call.shared_bytes = chip_.shared_bytes;
   return [=, this](const Run& run) {
     AttentionCall now = call;
     now.n_row = first.n_row(run);

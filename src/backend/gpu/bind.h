@@ -16,6 +16,12 @@
 
 namespace onebit::gpu {
 
+/// What kernels are sized by.
+struct Chip {
+  int64_t n_multiprocessor = 0;
+  int64_t shared_bytes = 0;  // most shared memory of a block
+};
+
 /// What the host knows of one run; equal runs (but for pointers' contents) enqueue equal kernels.
 struct Run {
   BatchRows rows;
@@ -49,7 +55,7 @@ struct Bounds {
 class Binder {
  public:
   Binder(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, WeightStore& weights,
-         int64_t n_multiprocessor, gpuStream_t stream);
+         const Chip& chip, gpuStream_t stream);
 
   /// The groups in their order, after what has to come before all of them.
   std::vector<BoundGroup> groups();
@@ -112,7 +118,7 @@ class Binder {
   std::span<StatePool* const> pools_;
   PlanLimits limits_;
   WeightStore& weights_;
-  int64_t n_multiprocessor_;
+  Chip chip_;
   gpuStream_t stream_;
   std::vector<Group> groups_;
   Placement placement_;

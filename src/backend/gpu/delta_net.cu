@@ -3,9 +3,9 @@
 // 1. convolve: for every row (and every tape row that is to be applied) the convolution, SiLU, the norms of q and k,
 //    k.q and the gates go to scratch. Bytes: u once, scratch once.
 // 2. advance: the delta rule, one row after another. A warp keeps 8 rows of a head's S in registers for all of its
-//    sequence's rows, so S is read and written once a batch; rows arrive from cache. Each step reduces S k and S q at
-//    once over the old S: delta = b (v - g S k), o = g S q + (k.q) delta, S <- g S + k delta. Further blocks of the
-//    same launch move the convolution's window on and write the tape.
+//    sequence's rows, so S is read and written once a batch; rows arrive through shared memory, a chunk ahead. Each
+//    step reduces S k and S q at once over the old S: delta = b (v - g S k), o = g S q + (k.q) delta, S <- g S + k
+//    delta. Further blocks of the same launch move the convolution's window on and write the tape.
 #include "backend/gpu/device.cuh"
 #include "backend/gpu/kernels.h"
 
@@ -41,11 +41,14 @@ struct Net {
 
 __device__ inline float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
-/// silu of the convolution of `d` channels from `first` on, lane l taking channels l, l + 32, ...
+/// silu of the convolution of `d` channels from `first` on, lane l taking channels l, l + 32, ... kTaps: n_tap where it
+/// is known, so that all of a lane's loads are under way at once; 0: any.
+template <int kTaps>
 __device__ void convolve_channels(const Net& net, const DeviceSequence& s, int64_t e, int64_t first, int d,
                                   float (&c)[kMostPerLane]) {
-  const int n_tap = static_cast<int>(net.params.n_tap), lane = threadIdx.x % kWarp;
+  const int n_tap = kTaps > 0 ? kTaps : static_cast<int>(net.params.n_tap), lane = threadIdx.x % kWarp;
   float sums[kMostPerLane] = {};
+#pragma unroll(kTaps > 0 ? kTaps : 1)
   for (int m = 0; m < n_tap; ++m) {
     const float* u = net.input(s, e - (n_tap - 1) + m) + first;
 #pragma unroll
@@ -74,6 +77,7 @@ __device__ inline void store_channels(const float (&c)[kMostPerLane], float* to,
 }
 
 /// Grid (row, units of kWarps warps); a warp a unit: key heads (q and k of one), then value heads.
+template <int kTaps>
 __global__ void convolve(Net net) {
   wait_for_previous();
   const DeltaNetParams& p = net.params;
@@ -103,7 +107,7 @@ __global__ void convolve(Net net) {
     const int head = unit - n_k;
     const int64_t first = 2 * n_k * d_k + static_cast<int64_t>(head) * d_v;
     float v[kMostPerLane];
-    convolve_channels(net, s, e, first, d_v, v);
+    convolve_channels<kTaps>(net, s, e, first, d_v, v);
     store_channels(v, to + first, d_v);
     if (lane == 0) {
       float* gates = net.scratch.gates + (row * n_v + head) * 2;
@@ -114,8 +118,8 @@ __global__ void convolve(Net net) {
   }
   const int64_t first = static_cast<int64_t>(unit) * d_k;
   float q[kMostPerLane], k[kMostPerLane];
-  convolve_channels(net, s, e, first, d_k, q);
-  convolve_channels(net, s, e, n_k * d_k + first, d_k, k);
+  convolve_channels<kTaps>(net, s, e, first, d_k, q);
+  convolve_channels<kTaps>(net, s, e, n_k * d_k + first, d_k, k);
   const float q_norm = sqrtf(dot(q, q) + p.eps), k_norm = sqrtf(dot(k, k) + p.eps);
   const float q_scale = 1 / sqrtf(static_cast<float>(d_k));
 #pragma unroll
@@ -143,10 +147,11 @@ struct Vector {
 
   /// The lane's columns are groups of four, kLanes groups apart.
   __device__ static int column(int i, int lane) { return 4 * (lane + S::kLanes * (i / 4)) + i % 4; }
+  template <bool kWhole = S::kWhole>
   __device__ void load(const float* from, int lane, int d_k) {
 #pragma unroll
     for (int i = 0; i < S::kColumns; i += 4) {
-      if constexpr (S::kWhole) {
+      if constexpr (kWhole) {
         const float4 four = *reinterpret_cast<const float4*>(from + column(i, lane));
         x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
       } else {
@@ -176,21 +181,60 @@ struct StepInput {
   Vector<S> q, k;
   float v[S::kRows];
   float decay, b, kq;
+};
 
-  __device__ void load(const Net& net, int64_t row, int head, int key_head, const int (&j)[S::kRows], int lane) {
+/// Rows on their way through shared memory, so that a step reads them at once: each with q, k, the v of this block's
+/// rows of S, the gates and k.q. Two chunks take turns.
+template <class S>
+struct Stage {
+  static constexpr int kRowsOfBlock = kWarps * S::kRowsOfWarp, kColumns = S::kLanes * S::kColumns;
+  static constexpr int kChunk = S::kWhole ? 16 : 4;  // rows
+  struct alignas(16) Row {
+    float q[kColumns], k[kColumns], v[kRowsOfBlock], gates[2], kq, unused;
+  };
+  Row rows[2][kChunk];
+
+  /// Starts copying row `row` of scratch to `to`; all threads take part.
+  __device__ static void start(const Net& net, int64_t row, int head, int key_head, int first_j, Row& to) {
     const DeltaNetParams& p = net.params;
+    const int d_k = static_cast<int>(p.d_k), d_v = static_cast<int>(p.d_v), thread = threadIdx.x;
     const float* c = net.scratch.c + row * net.memory.shape.n_channel;
-    const int d_k = static_cast<int>(p.d_k);
-    q.load(c + key_head * d_k, lane, d_k);
-    k.load(c + (p.n_k_head + key_head) * d_k, lane, d_k);
-#pragma unroll
-    for (int r = 0; r < S::kRows; ++r) {
-      v[r] = S::kWhole || j[r] < p.d_v ? c[2 * p.n_k_head * d_k + head * p.d_v + j[r]] : 0.0f;
+    const float *q = c + key_head * d_k, *k = c + (p.n_k_head + key_head) * d_k;
+    const float* v = c + 2 * p.n_k_head * d_k + static_cast<int64_t>(head) * d_v + first_j;
+    if constexpr (S::kWhole) {
+      constexpr int kPieces = kColumns / 4, kValues = kRowsOfBlock / 4;
+      static_assert(2 * kPieces + kValues + 2 <= kWarps * kWarp);
+      if (thread < kPieces) {
+        copy_async<16>(to.q + 4 * thread, q + 4 * thread);
+      } else if (thread < 2 * kPieces) {
+        copy_async<16>(to.k + 4 * (thread - kPieces), k + 4 * (thread - kPieces));
+      } else if (thread < 2 * kPieces + kValues) {
+        copy_async<16>(to.v + 4 * (thread - 2 * kPieces), v + 4 * (thread - 2 * kPieces));
+      } else if (thread == 2 * kPieces + kValues) {
+        copy_async<8>(to.gates, net.scratch.gates + (row * p.n_v_head + head) * 2);
+      } else if (thread == 2 * kPieces + kValues + 1) {
+        copy_async<4>(&to.kq, net.scratch.kq + row * p.n_k_head + key_head);
+      }
+    } else {
+      for (int i = thread; i < kColumns; i += kWarps * kWarp) {
+        to.q[i] = i < d_k ? q[i] : 0.0f;
+        to.k[i] = i < d_k ? k[i] : 0.0f;
+      }
+      for (int i = thread; i < kRowsOfBlock; i += kWarps * kWarp) to.v[i] = first_j + i < d_v ? v[i] : 0.0f;
+      if (thread < 2) to.gates[thread] = net.scratch.gates[(row * p.n_v_head + head) * 2 + thread];
+      if (thread == 2) to.kq = net.scratch.kq[row * p.n_k_head + key_head];
     }
-    const float* gates = net.scratch.gates + (row * p.n_v_head + head) * 2;
-    decay = gates[0];
-    b = gates[1];
-    kq = net.scratch.kq[row * p.n_k_head + key_head];
+  }
+  __device__ static StepInput<S> read(const Row& from, const int (&j)[S::kRows], int first_j, int lane) {
+    StepInput<S> in;
+    in.q.template load<true>(from.q, lane, kColumns);
+    in.k.template load<true>(from.k, lane, kColumns);
+#pragma unroll
+    for (int r = 0; r < S::kRows; ++r) in.v[r] = from.v[j[r] - first_j];
+    in.decay = from.gates[0];
+    in.b = from.gates[1];
+    in.kq = from.kq;
+    return in;
   }
 };
 
@@ -221,16 +265,18 @@ __device__ void step(Vector<S> (&s)[S::kRows], const StepInput<S>& in, float (&o
 }
 
 template <class S>
-__device__ void advance_head(const Net& net, const DeviceSequence& s, int sequence, int head, int part) {
+__device__ void advance_head(const Net& net, const DeviceSequence& s, int sequence, int head, int part,
+                             Stage<S>& stage) {
   const DeltaNetParams& p = net.params;
   const int lane = threadIdx.x % S::kLanes, d_k = static_cast<int>(p.d_k), d_v = static_cast<int>(p.d_v);
-  const int first = (part * kWarps + threadIdx.x / kWarp) * S::kRowsOfWarp;
-  if (first >= d_v) return;
+  const int first_j = part * Stage<S>::kRowsOfBlock;
   const int key_head = static_cast<int>(p.map == HeadMap::tiled ? head % p.n_k_head : head / (p.n_v_head / p.n_k_head));
   int j[S::kRows];
 #pragma unroll
-  for (int r = 0; r < S::kRows; ++r) j[r] = first + r * (kWarp / S::kLanes) + threadIdx.x % kWarp / S::kLanes;
-
+  for (int r = 0; r < S::kRows; ++r) {
+    j[r] = first_j + threadIdx.x / kWarp * S::kRowsOfWarp + r * (kWarp / S::kLanes) + threadIdx.x % kWarp / S::kLanes;
+  }
+  // S was last written by a kernel that ended before the one before this one began: it may come in early.
   float* matrix = net.memory.matrix(s.slot, head);
   Vector<S> state[S::kRows];
 #pragma unroll
@@ -247,23 +293,38 @@ __device__ void advance_head(const Net& net, const DeviceSequence& s, int sequen
       if (S::kWhole || j[r] < d_v) state[r].store(matrix + static_cast<int64_t>(j[r]) * d_k, lane, d_k);
     }
   };
-  float o[S::kRows];
-  for (int i = 0; i < s.n_commit; ++i) {
-    StepInput<S> in;
-    in.load(net, net.tape_row(sequence, i), head, key_head, j, lane);
-    step<S>(state, in, o);
-  }
-  if (s.verify && s.n_commit > 0) save();
-  StepInput<S> next;
-  next.load(net, s.row, head, key_head, j, lane);
-  for (int64_t row = s.row; row < s.row + s.n_tok; ++row) {
-    const StepInput<S> in = next;
-    if (row + 1 < s.row + s.n_tok) next.load(net, row + 1, head, key_head, j, lane);
-    step<S>(state, in, o);
-#pragma unroll
-    for (int r = 0; r < S::kRows; ++r) {
-      if (lane == 0 && (S::kWhole || j[r] < d_v)) net.call.y[(row * p.n_v_head + head) * d_v + j[r]] = o[r];
+  wait_for_previous();
+  const int n_step = s.n_commit + s.n_tok, n_chunk = (n_step + Stage<S>::kChunk - 1) / Stage<S>::kChunk;
+  const auto bring = [&](int chunk) {
+    for (int i = chunk * Stage<S>::kChunk; i < min((chunk + 1) * Stage<S>::kChunk, n_step); ++i) {
+      const int64_t row = i < s.n_commit ? net.tape_row(sequence, i) : s.row + i - s.n_commit;
+      stage.start(net, row, head, key_head, first_j, stage.rows[chunk % 2][i % Stage<S>::kChunk]);
     }
+    commit_async();
+  };
+  bring(0);
+  bring(1);
+  for (int chunk = 0; chunk < n_chunk; ++chunk) {
+    wait_async<1>();
+    __syncthreads();
+    const typename Stage<S>::Row* rows = stage.rows[chunk % 2];
+    const int begin = chunk * Stage<S>::kChunk, n = min(n_step - begin, Stage<S>::kChunk);
+    StepInput<S> next = Stage<S>::read(rows[0], j, first_j, lane);
+    for (int i = 0; i < n; ++i) {
+      const StepInput<S> in = next;
+      if (i + 1 < n) next = Stage<S>::read(rows[i + 1], j, first_j, lane);
+      float o[S::kRows];
+      step<S>(state, in, o);
+      const int at = begin + i - s.n_commit;
+      if (at == -1 && s.verify) save();
+      if (at < 0) continue;
+#pragma unroll
+      for (int r = 0; r < S::kRows; ++r) {
+        if (lane == 0 && (S::kWhole || j[r] < d_v)) net.call.y[((s.row + at) * p.n_v_head + head) * d_v + j[r]] = o[r];
+      }
+    }
+    __syncthreads();
+    bring(chunk + 2);
   }
   if (!s.verify) save();
 }
@@ -297,12 +358,13 @@ __device__ void advance_inputs(const Net& net, const DeviceSequence& s, int64_t 
 /// Grid (sequence, n_v_head * parts + blocks for the inputs).
 template <class S>
 __global__ void __launch_bounds__(kWarps* kWarp) advance(Net net, int parts) {
-  wait_for_previous();
-  const DeviceSequence s = net.rows.sequences[blockIdx.x];
+  __shared__ Stage<S> stage;
+  const DeviceSequence s = net.rows.sequences[blockIdx.x];  // batches are written before any kernel of theirs
   const int n_head_blocks = static_cast<int>(net.params.n_v_head) * parts, block = blockIdx.y;
   if (block < n_head_blocks) {
-    advance_head<S>(net, s, blockIdx.x, block / parts, block % parts);
+    advance_head<S>(net, s, blockIdx.x, block / parts, block % parts, stage);
   } else {
+    wait_for_previous();
     advance_inputs(net, s, static_cast<int64_t>(block - n_head_blocks) * kWarps * kWarp + threadIdx.x);
   }
 }
@@ -338,9 +400,10 @@ void delta_net(const DeltaNetCall& call, const DeltaNetParams& params, const Bat
   net.scratch.c = call.scratch;
   net.scratch.gates = net.scratch.c + n_row * memory.shape.n_channel;
   net.scratch.kq = net.scratch.gates + n_row * params.n_v_head * 2;
-  launch(convolve, dim3(static_cast<unsigned>(n_row), blocks_for(params.n_k_head + params.n_v_head, kWarps)),
+  launch(params.n_tap == 4 ? convolve<4> : convolve<0>,
+         dim3(static_cast<unsigned>(n_row), blocks_for(params.n_k_head + params.n_v_head, kWarps)),
          dim3(kWarps * kWarp), 0, stream, net);
-  if (params.d_k == 128 && params.d_v % 8 == 0) {
+  if (params.d_k == 128 && params.d_v % 32 == 0) {
     run_advance<Shape<8, 16, 2, true>>(net, stream);
   } else if (params.d_k <= 128) {
     run_advance<Shape<32, 4, 2, false>>(net, stream);

@@ -20,6 +20,33 @@ __device__ inline float block_sum(float x, float* shared) {
   return sum;
 }
 
+/// Starts copying kBytes (4, 8 or 16, aligned) to shared memory; commit_async() ends a batch of copies, and
+/// wait_async<n>() waits until at most n batches are still under way.
+template <int kBytes>
+__device__ inline void copy_async(void* to, const void* from) {
+#if defined(__HIP__)
+  memcpy(to, from, kBytes);
+#else
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(kBytes) : "memory");
+  }
+#endif
+}
+__device__ inline void commit_async() {
+#if !defined(__HIP__)
+  { asm volatile("cp.async.commit_group;" ::: "memory"); }
+#endif
+}
+template <int kLeft>
+__device__ inline void wait_async() {
+#if !defined(__HIP__)
+  { asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory"); }
+#endif
+}
+
 inline unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }

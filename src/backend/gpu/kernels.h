@@ -80,6 +80,7 @@ struct AttentionCall {
   RowMap map;
   uint8_t* scratch = nullptr;  // attention_scratch_bytes
   int64_t n_multiprocessor = 0;
+  int64_t shared_bytes = 0;  // most shared memory of a block
 };
 /// Head sizes that the kernels are made for.
 bool attention_fits(const AttentionParams& params);
