@@ -34,7 +34,7 @@ std::string main_type(const GgufFile& file) {
 Json drafter_json(const EnginePlan& plan) {
   if (!plan.drafter) return nullptr;
   const DrafterConfig& config = plan.drafter->config();
-  return Json{{"kind", config.version() == 2 ? "dflash2" : "dflash"},
+  return Json{{"kind", plan.drafter->kind()},
               {"path", plan.drafter->file().path()},
               {"type", main_type(plan.drafter->file())},
               {"block_size", config.block_size},

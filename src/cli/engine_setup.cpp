@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "gguf/hadamard.h"
 #include "gguf/keys.h"
+#include "model/mtp.h"
 #include "model/shapes.h"
 
 namespace onebit {
@@ -20,6 +21,7 @@ constexpr int32_t kServeSlots = 4;
 std::string drafter_kind(const std::string& path) {
   if (path.empty()) return "none";
   const GgufFile file = open_model_file(path, Filling::none);
+  if (has_mtp_head(file)) return "mtp";
   if (!is_drafter(file)) return file.architecture();  // refused with its reason when the drafter is opened
   return read_drafter_config(file).version() == 2 ? "dflash2" : "dflash";
 }
@@ -66,8 +68,10 @@ EngineOptions engine_options(const Options& options) {
 
 void check_model_flags(Options& options, std::vector<std::string>& warnings) {
   if (options.model.empty()) fail(ErrorKind::usage, "-m FILE is missing: which model?");
-  if (options.spec_type == "draft-mtp") warnings.push_back("--spec-type draft-mtp: not available, no drafting");
-  if (options.spec_type == "draft-mtp" || options.spec_type == "none") options.drafter.clear();
+  if (!options.mtp.empty() && !options.drafter.empty()) fail(ErrorKind::usage, "--mtp and --dflash: give one of them");
+  if (!options.mtp.empty()) options.drafter = options.mtp;
+  if (options.spec_type == "draft-mtp" && options.drafter.empty()) options.drafter = options.model;
+  if (options.spec_type == "none") options.drafter.clear();
   if (!options.mmproj.empty()) warnings.push_back("--mmproj: images can't be read, text only");
 }
 

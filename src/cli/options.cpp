@@ -75,6 +75,8 @@ const std::vector<FlagRow>& flag_rows() {
       {"-m,--model", &O::model, "FILE", "", kEngineCommands | kVocabulary | kEval | kImatrix, "the model, a GGUF file"},
       {"--dflash/--model-draft,-md", &O::drafter, "FILE", "none", kEngineCommands,
        "a DFlash or DFlash2 drafter for the model; the answer stays the same, only faster"},
+      {"--mtp", &O::mtp, "FILE", "none", kEngineCommands,
+       "draft with the model's own multi-token head: the file that has it, or the model's file itself"},
       {"--device/-dev", &O::device, "NAME", "auto", kEngineCommands | kMeasureCommands,
        "auto, cpu, cuda, vulkan, rocm, or ref (the slow definition)"},
       {"-t,--threads", &O::n_threads, "N", "all usable cores", kEngineCommands | kMeasureCommands | kConvert,

@@ -47,7 +47,7 @@ struct Options {
   int64_t cache_ram_mib = -1;
   int64_t draft_max = -1;
   double draft_p_min = 0;
-  std::string draft_adaptive = "auto", lookup = "auto";
+  std::string mtp, draft_adaptive = "auto", lookup = "auto";
   std::string recipes;
   bool no_recipes = false;
 

@@ -68,9 +68,10 @@ void size_pools(EnginePlan& p) {
   const int64_t kept = context == 0 ? o.n_ctx + block : std::min(o.n_ctx + block, context + 2 * kPageTokens + block);
   p.draft_sizes = {.n_pages = o.n_slots * (pages_for(kept) + 1), .cache = o.cache};
   const int64_t rings = o.n_slots * tap_ring_rows(o);
-  p.tap_sizes = {.n_rows = o.n_batch + rings};
+  p.tap_sizes = {.n_rows = o.n_batch + rings + o.n_slots + 1};  // a chained drafter's own states; a row of zeros
   p.encode_limits = {.n_tok = o.n_batch + rings, .n_out = 1};
   p.draft_limits = {.n_tok = o.n_slots * block, .n_out = std::max<int64_t>(o.n_slots * (block - 1), 1)};
+  if (p.drafter->chained()) p.draft_limits = {.n_tok = o.n_slots, .n_out = o.n_slots};
 }
 
 int64_t bytes_of(const std::vector<const State*>& states, const StateSizes& sizes) {
@@ -189,8 +190,8 @@ void load_weights(EnginePlan& p, const std::vector<const Weight*>& weights) {
   for (const Weight* w : weights) {
     p.backend->load(*w);
     if (!p.backend->keeps_file_bytes(*w)) {
-      const GgufFile& file = p.drafter && p.drafter->weights().owns(w) ? p.drafter->file() : p.model->file();
-      file.release(file.tensor(w->name));
+      const GgufFile& file = p.drafter && p.drafter->owns(w) ? p.drafter->file() : p.model->file();
+      if (const TensorInfo* tensor = file.find(w->name)) file.release(*tensor);
     }
     done += static_cast<double>(w->data.size());
     if (p.options.on_progress) p.options.on_progress(total > 0 ? done / total : 1);
@@ -266,8 +267,9 @@ void Engine::read_draft(std::span<const Sequence> sequences, std::span<int32_t> 
   draft_->read(0, 0, std::span(draft_candidates_).first(ids.size() * k));
   draft_->read(1, 0, std::span(draft_scores_).first(ids.size() * k));
   size_t i = 0;
+  const int64_t n_anchor = plan_.drafter->chained() ? 0 : 1;
   for (const Sequence& from : sequences) {
-    for (int64_t draw = from.draw; draw < from.draw + from.n_tok - 1; ++draw, ++i) {
+    for (int64_t draw = from.draw; draw < from.draw + from.n_tok - n_anchor; ++draw, ++i) {
       const std::span<float> scores = std::span(draft_scores_).subspan(i * k, k);
       for (size_t j = 0; j < k && from.temperature > 0; ++j) {
         scores[j] += from.temperature * static_cast<float>(gumbel(from.seed, draw, draft_candidates_[i * k + j]));

@@ -75,6 +75,8 @@ Speculator::Speculator(Engine& engine) : engine_(engine), model_prior_(kModelPri
   sequences_.reserve(n_slots);
   encode_sequences_.reserve(2 * n_slots);
   fed_.resize(n_slots);
+  tapped_.resize(n_slots);
+  lengths_.reserve(n_slots);
 }
 
 // --- costs -------------------------------------------------------------------------------------------------------
@@ -93,12 +95,25 @@ void Speculator::measure(Session& session) {
     engine_.run_target({.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_, .tap_rows = taps});
     session.keep({});
   };
+  const bool chained = engine_.drafter() && engine_.drafter()->chained();
   const auto encode = [&](int64_t n) {
     source_rows_.assign(static_cast<size_t>(n), tap_row(session, 0));
+    tokens_.assign(chained ? static_cast<size_t>(n) : 0, 0);
     const Sequence rows = session.encode_rows(0, static_cast<int32_t>(n), 0);
-    engine_.run_encode({.sequences = {&rows, 1}, .source_rows = source_rows_});
+    engine_.run_encode({.tokens = tokens_, .sequences = {&rows, 1}, .source_rows = source_rows_});
+  };
+  const auto draft_one = [&] {
+    tokens_.assign(1, 0);
+    const Sequence rows = session.encode_rows(0, 1, 0);
+    const int32_t from = tap_row(session, 0), to = chain_row(session), output = 0;
+    engine_.run_draft({.tokens = tokens_,
+                       .sequences = {&rows, 1},
+                       .outputs = {&output, 1},
+                       .source_rows = {&from, 1},
+                       .tap_rows = {&to, 1}});
   };
   const auto draft = [&](int64_t n) {
+    if (chained) return draft_one();
     tokens_.assign(static_cast<size_t>(n), engine_.drafter()->config().mask_token);
     outputs_.resize(static_cast<size_t>(n) - 1);
     std::iota(outputs_.begin(), outputs_.end(), 1);
@@ -109,7 +124,8 @@ void Speculator::measure(Session& session) {
     if (engine_.drafter()) draft(2);
   });
   if (engine_.drafter()) {
-    costs_.draft = measure_curve(2, block, kMeasureMs / 2, draft, [&] { target(1); });
+    const int64_t widest = chained ? 2 : block;  // passes of a chained drafter are taken to cost the same
+    costs_.draft = measure_curve(chained ? 1 : 2, widest, kMeasureMs / 2, draft, [&] { target(1); });
     encode_cost_ = measure_curve(1, engine_.tap_ring(), kMeasureMs / 8, encode, [&] { target(1); });
   }
   source_rows_.clear();
@@ -119,14 +135,25 @@ void Speculator::measure(Session& session) {
 
 /// Of the lengths that the offers have taken, those that the drafter must work for.
 double Speculator::draft_ms(std::span<const DraftOffer> offers) const {
-  int64_t n_rows = 0, n_sequences = 0;
+  std::vector<int64_t> lengths;
   for (size_t i = 0; i < offers.size(); ++i) {
-    if (offers[i].n_taken == 0 || offered_[i]->generation->drafting().source != DraftSource::model) continue;
-    n_rows += offers[i].n_taken + 1;
-    ++n_sequences;
+    if (offered_[i]->generation->drafting().source == DraftSource::model) lengths.push_back(offers[i].n_taken);
   }
-  if (n_rows == 0) return 0;
-  return costs_.draft.at(static_cast<double>(n_rows)) + encode_cost_.at(static_cast<double>(2 * n_sequences));
+  return draft_pass_ms(lengths);
+}
+
+/// Drafting so many tokens for each sequence and feeding what is accepted.
+double Speculator::draft_pass_ms(std::span<const int64_t> lengths) const {
+  const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  if (longest == 0) return 0;
+  int64_t n_rows = 0, n_sequences = 0;
+  for (const int64_t n : lengths) {
+    n_rows += n > 0 ? n + 1 : 0;
+    n_sequences += n > 0;
+  }
+  const double feeding = encode_cost_.at(static_cast<double>(2 * n_sequences));
+  if (engine_.drafter()->chained()) return costs_.draft.at(1) * static_cast<double>(longest) + feeding;
+  return costs_.draft.at(static_cast<double>(n_rows)) + feeding;
 }
 
 // --- drafting ----------------------------------------------------------------------------------------------------
@@ -217,9 +244,7 @@ void Speculator::use_lookup(Wish& wish) {
   const StepBase alone{1, 0};
   DraftOffer theirs{chances, 0}, ours{wish.chances, 0};
   const auto free = [](std::span<const DraftOffer>) { return 0.0; };
-  const auto paid = [&](std::span<const DraftOffer> offers) {
-    return costs_.draft.at(static_cast<double>(offers[0].n_taken + 1)) + encode_cost_.at(2);
-  };
+  const auto paid = [&](std::span<const DraftOffer> offers) { return draft_pass_ms({&offers[0].n_taken, 1}); };
   const double by_text = choose_drafts({&theirs, 1}, alone, costs_.target, free, 1);
   const double by_model = choose_drafts({&ours, 1}, alone, costs_.target, paid, 1);
   if (theirs.n_taken == 0 || by_text < by_model) return;
@@ -228,14 +253,27 @@ void Speculator::use_lookup(Wish& wish) {
   wish.chances = std::move(chances);
 }
 
-/// One pass for everybody who wants model drafts. A fixed length gets its whole block, since a block's rows see each
-/// other; a chosen one just the rows it pays for.
 void Speculator::run_drafter() {
+  bool any = false;
+  for (Wish& wish : wishes_) {
+    if (wish.generation->drafting().source != DraftSource::model) wish.n = std::min<int64_t>(wish.n, 0);
+    if (wish.n == 0) continue;
+    any = true;
+    settle(wish.generation->session());
+    wish.generation->count_draft_pass();
+  }
+  if (!any) return;
+  encode();
+  engine_.drafter()->chained() ? draft_chains() : draft_blocks();
+}
+
+/// One pass for everybody. A fixed length gets its whole block, since a block's rows see each other; a chosen one just
+/// the rows it pays for.
+void Speculator::draft_blocks() {
   sequences_.clear(), tokens_.clear(), outputs_.clear();
   for (Wish& wish : wishes_) {
-    if (wish.n == 0 || wish.generation->drafting().source != DraftSource::model) continue;
+    if (wish.n == 0) continue;
     Generation& generation = *wish.generation;
-    settle(generation.session());
     const auto row = static_cast<int32_t>(tokens_.size());
     const int32_t most = engine_.options().draft_max;
     const int32_t fixed = std::min(most, generation.request().draft_max.value_or(most));
@@ -249,15 +287,62 @@ void Speculator::run_drafter() {
     tokens_.push_back(generation.anchor());
     tokens_.resize(tokens_.size() + static_cast<size_t>(n_rows) - 1, engine_.drafter()->config().mask_token);
     for (int32_t i = 1; i < n_rows; ++i) outputs_.push_back(row + i);
-    generation.count_draft_pass();
   }
-  if (sequences_.empty()) return;
-  encode();
   const auto start = Clock::now();
   engine_.run_draft({.tokens = tokens_, .sequences = sequences_, .outputs = outputs_});
   costs_.observe_draft(static_cast<int64_t>(tokens_.size()), ms_since(start));
   engine_.read_draft(sequences_, std::span(ids_).first(outputs_.size()),
                      std::span(confidence_).first(outputs_.size()));
+}
+
+/// A pass for every token, of everybody who wants as many.
+void Speculator::draft_chains() {
+  size_t first = 0;
+  int64_t longest = 0;
+  for (Wish& wish : wishes_) {
+    wish.first = first;
+    first += static_cast<size_t>(wish.n);
+    longest = std::max(longest, wish.n);
+  }
+  for (int64_t step = 0; step < longest; ++step) chain_step(step);
+}
+
+void Speculator::chain_step(int64_t step) {
+  sequences_.clear(), tokens_.clear(), outputs_.clear(), source_rows_.clear();
+  std::vector<int32_t> own;
+  for (const Wish& wish : wishes_) {
+    if (wish.n <= step) continue;
+    Generation& generation = *wish.generation;
+    Session& session = generation.session();
+    const auto row = static_cast<int32_t>(tokens_.size());
+    Sequence rows = session.encode_rows(row, 1, session.n_past() + step);
+    rows.temperature = generation.sampler().draft_temperature();
+    rows.seed = generation.request().sampling.seed;
+    rows.draw = generation.n_generated() + step;
+    sequences_.push_back(rows);
+    tokens_.push_back(step == 0 ? generation.anchor() : ids_[wish.first + static_cast<size_t>(step) - 1]);
+    outputs_.push_back(row);
+    source_rows_.push_back(step == 0 ? hidden_before(session, session.n_past()) : chain_row(session));
+    own.push_back(chain_row(session));
+  }
+  if (sequences_.empty()) return;
+  const auto start = Clock::now();
+  engine_.run_draft({.tokens = tokens_,
+                     .sequences = sequences_,
+                     .outputs = outputs_,
+                     .source_rows = source_rows_,
+                     .tap_rows = own});
+  costs_.observe_draft(1, ms_since(start));
+  std::vector<int32_t> ids(outputs_.size());
+  std::vector<float> confidence(outputs_.size());
+  engine_.read_draft(sequences_, ids, confidence);
+  size_t i = 0;
+  for (const Wish& wish : wishes_) {
+    if (wish.n <= step) continue;
+    ids_[wish.first + static_cast<size_t>(step)] = ids[i];
+    confidence_[wish.first + static_cast<size_t>(step)] = confidence[i++];
+  }
+  source_rows_.clear();
 }
 
 /// From proposals to drafts: cut by confidence, then to the rows that are worth verifying.
@@ -295,21 +380,22 @@ void Speculator::take_drafts() {
 void Speculator::charge() {
   if (!costs_.known()) return;
   int64_t n_drafted = 0, n_proposed = 0;
+  lengths_.clear();
   for (const Wish& wish : wishes_) {
     n_drafted += static_cast<int64_t>(wish.generation->drafting().tokens.size());
-    if (wish.generation->drafting().source == DraftSource::model) n_proposed += wish.n + 1;
+    if (wish.generation->drafting().source == DraftSource::model) lengths_.push_back(wish.n);
   }
+  for (const int64_t n : lengths_) n_proposed += n;
   const auto width = static_cast<double>(base_.n_answers + base_.n_prompt);
   const double plain = costs_.target.at(width) / static_cast<double>(base_.n_answers);
   const double verify = costs_.target.at(width + static_cast<double>(n_drafted)) - costs_.target.at(width);
+  const double drafting_ms = draft_pass_ms(lengths_);
   for (Wish& wish : wishes_) {
     Drafting& drafting = wish.generation->drafting();
     double ms = 0;
     if (n_drafted > 0) ms += verify * static_cast<double>(drafting.tokens.size()) / static_cast<double>(n_drafted);
-    if (drafting.source == DraftSource::model) {
-      ms += costs_.draft.at(static_cast<double>(n_proposed)) * static_cast<double>(wish.n + 1) /
-                static_cast<double>(n_proposed) +
-            encode_cost_.at(2);
+    if (drafting.source == DraftSource::model && n_proposed > 0) {
+      ms += drafting_ms * static_cast<double>(wish.n) / static_cast<double>(n_proposed);
     }
     drafting.n_extra = ms / plain;
   }
@@ -379,13 +465,27 @@ int32_t Speculator::tap_row(const Session& session, int64_t pos) const {
   return static_cast<int32_t>(engine_.options().n_batch + session.slot() * ring + pos % ring);
 }
 
+/// Where a chained drafter leaves its own hidden state.
+int32_t Speculator::chain_row(const Session& session) const {
+  return static_cast<int32_t>(engine_.options().n_batch + engine_.options().n_slots * engine_.tap_ring()) +
+         session.slot();
+}
+
+/// The row with the hidden state of the position before `pos`: zeros where there is none, or none is known.
+int32_t Speculator::hidden_before(const Session& session, int64_t pos) const {
+  if (pos > tapped_[static_cast<size_t>(session.slot())]) return tap_row(session, pos - 1);
+  return static_cast<int32_t>(engine_.options().n_batch + engine_.options().n_slots * (engine_.tap_ring() + 1));
+}
+
 void Speculator::place_taps(const Session& session, const Sequence& rows, std::vector<int32_t>& to) const {
   for (int32_t i = 0; i < rows.n_tok; ++i) {
     const int64_t pos = rows.pos + i;
     if (pos < session.draft_begin()) {
       to.push_back(-1);
     } else {
-      to.push_back(rows.phase == Phase::prompt ? rows.row + i : tap_row(session, pos));
+      // A prompt's last row is kept for a chained drafter, which starts the next rows from it.
+      const bool waits = rows.phase != Phase::prompt || i == rows.n_tok - 1;
+      to.push_back(waits ? tap_row(session, pos) : rows.row + i);
     }
   }
 }
@@ -395,14 +495,24 @@ void Speculator::tap_prompt(Session& session, const Sequence& rows) {
   const int64_t skipped = std::clamp<int64_t>(session.draft_begin() - rows.pos, 0, rows.n_tok);
   const auto n_rows = static_cast<int32_t>(rows.n_tok - skipped);
   if (n_rows == 0) return;
-  const auto row = static_cast<int32_t>(source_rows_.size());
-  encode_sequences_.push_back(session.encode_rows(row, n_rows, rows.pos + skipped));
-  for (int32_t i = 0; i < n_rows; ++i) source_rows_.push_back(static_cast<int32_t>(rows.row + skipped) + i);
+  encode_sequences_.push_back(
+      session.encode_rows(static_cast<int32_t>(source_rows_.size()), n_rows, rows.pos + skipped));
+  const bool chained = engine_.drafter()->chained();
+  for (int64_t i = skipped; i < rows.n_tok; ++i) {
+    const int64_t pos = rows.pos + i;
+    if (chained) {
+      encode_tokens_.push_back(session.tokens()[static_cast<size_t>(pos)]);
+      source_rows_.push_back(i == 0 ? hidden_before(session, pos) : rows.row + static_cast<int32_t>(i) - 1);
+    } else {
+      source_rows_.push_back(i == rows.n_tok - 1 ? tap_row(session, pos) : rows.row + static_cast<int32_t>(i));
+    }
+  }
+  tapped_[static_cast<size_t>(session.slot())] = session.n_past() - 1;
 }
 
 void Speculator::tap_answer(Session& session) {
   const int64_t waiting = session.n_past() - fed_[static_cast<size_t>(session.slot())];
-  if (waiting + engine_.options().draft_max + 1 > engine_.tap_ring()) settle(session);
+  if (waiting + engine_.options().draft_max + 2 > engine_.tap_ring()) settle(session);
 }
 
 void Speculator::settle(Session& session) {
@@ -413,19 +523,26 @@ void Speculator::settle(Session& session) {
   if (begin >= end) return;
   const auto row = static_cast<int32_t>(source_rows_.size());
   encode_sequences_.push_back(session.encode_rows(row, static_cast<int32_t>(end - begin), begin));
-  for (int64_t pos = begin; pos < end; ++pos) source_rows_.push_back(tap_row(session, pos));
+  const bool chained = engine_.drafter()->chained();
+  for (int64_t pos = begin; pos < end; ++pos) {
+    if (chained) encode_tokens_.push_back(session.tokens()[static_cast<size_t>(pos)]);
+    source_rows_.push_back(chained ? hidden_before(session, pos) : tap_row(session, pos));
+  }
 }
 
 void Speculator::encode() {
   if (encode_sequences_.empty()) return;
-  engine_.run_encode({.sequences = encode_sequences_, .source_rows = source_rows_});
+  engine_.run_encode({.tokens = encode_tokens_, .sequences = encode_sequences_, .source_rows = source_rows_});
   encode_sequences_.clear();
+  encode_tokens_.clear();
   source_rows_.clear();
 }
 
 void Speculator::restart(const Session& session) {
   fed_[static_cast<size_t>(session.slot())] = session.n_past();
+  tapped_[static_cast<size_t>(session.slot())] = session.n_past();
   encode_sequences_.clear();  // of a step that failed
+  encode_tokens_.clear();
   source_rows_.clear();
 }
 

@@ -68,11 +68,17 @@ class Speculator {
   void make_wishes(std::span<Generation* const> answers);
   void choose_lengths();
   void run_drafter();
+  void draft_blocks();
+  void draft_chains();
+  void chain_step(int64_t step);
+  double draft_pass_ms(std::span<const int64_t> lengths) const;
   void take_drafts();
   void use_lookup(Wish& wish);
   void charge();
   double draft_ms(std::span<const DraftOffer> offers) const;
   int32_t tap_row(const Session& session, int64_t pos) const;
+  int32_t chain_row(const Session& session) const;
+  int32_t hidden_before(const Session& session, int64_t pos) const;
 
   Engine& engine_;
   StepCosts costs_;
@@ -84,9 +90,11 @@ class Speculator {
   std::vector<DraftOffer> offers_;
   std::vector<Wish*> offered_;
 
-  std::vector<int64_t> fed_;  // [slot]: rows of the answer below this position are in the drafter's caches
+  std::vector<int64_t> fed_;     // [slot]: rows of the answer below this position are in the drafter's caches
+  std::vector<int64_t> tapped_;  // [slot]: first position whose tap is in the ring
+  std::vector<int64_t> lengths_;
   std::vector<float> logits_;
-  std::vector<int32_t> tokens_, outputs_, source_rows_, ids_, kept_;
+  std::vector<int32_t> tokens_, outputs_, source_rows_, encode_tokens_, ids_, kept_;
   std::vector<float> confidence_;
   std::vector<Sequence> sequences_, encode_sequences_;
 };

@@ -7,11 +7,11 @@
 namespace onebit {
 
 const Weight& Block::get(const char* role, const std::vector<int64_t>& shape) const {
-  return model_.mutable_weights().get(keys::block(index_, role), shape);
+  return weights_.get(keys::block(index_, role), shape);
 }
 
 const Weight* Block::find(const char* role, const std::vector<int64_t>& shape) const {
-  return model_.mutable_weights().find(keys::block(index_, role), shape);
+  return weights_.find(keys::block(index_, role), shape);
 }
 
 const State& Block::state(decltype(State::kind) kind) const {

@@ -10,7 +10,9 @@ namespace onebit {
 /// The weights and states of block `index`, by role.
 class Block {
  public:
-  Block(Model& model, int64_t index) : model_(model), index_(index) {}
+  Block(Model& model, int64_t index) : Block(model, model.mutable_weights(), index) {}
+  /// A block of the model's shape in another file.
+  Block(Model& model, Weights& weights, int64_t index) : model_(model), weights_(weights), index_(index) {}
   const Weight& get(const char* role, const std::vector<int64_t>& shape) const;
   const Weight* find(const char* role, const std::vector<int64_t>& shape) const;
   const State& state(decltype(State::kind) kind) const;
@@ -19,6 +21,7 @@ class Block {
 
  private:
   Model& model_;
+  Weights& weights_;
   int64_t index_;
 };
 

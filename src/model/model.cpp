@@ -39,9 +39,16 @@ const Weight& Model::head() {
 Plan Model::plan(const Taps* taps) {
   Plan plan(config_.architecture);
   const Value hidden = find_architecture(file_).trunk(plan, *this, taps);  // [tok, n_embd]
-  const Value last = plan.gather_rows(hidden);                             // [out, n_embd]
-  const Value normed = plan.rms_norm(last, weights_.get(keys::kOutputNorm, {config_.n_embd}), config_.eps);
-  const Value logits = linear(plan, normed, head());  // [out, n_vocab]
+  const Weight& norm = weights_.get(keys::kOutputNorm, {config_.n_embd});
+  Value last;  // [out, n_embd]
+  if (taps && taps->normed) {
+    const Value normed = plan.rms_norm(hidden, norm, config_.eps);
+    plan.store_rows(normed, *taps->rows, 0);
+    last = plan.gather_rows(normed);
+  } else {
+    last = plan.rms_norm(plan.gather_rows(hidden), norm, config_.eps);
+  }
+  const Value logits = linear(plan, last, head());  // [out, n_vocab]
   plan.output("logits", logits);
   plan.output("next", plan.argmax(logits));
   return plan;

@@ -19,6 +19,7 @@ namespace onebit {
 struct Taps {
   std::vector<int64_t> layers;
   const State* rows = nullptr;
+  bool normed = false;  // instead of them, the state behind the final norm
 };
 
 class Model {

@@ -38,7 +38,7 @@ Serving::Serving(const ServerOptions& options, EngineOptions engine_options)
 
 std::string Serving::drafter_kind() const {
   if (engine_->drafter() == nullptr) return "none";
-  return engine_->drafter()->config().version() == 2 ? "dflash2" : "dflash";
+  return engine_->drafter()->kind();
 }
 
 std::shared_ptr<void> Serving::take_place() {
