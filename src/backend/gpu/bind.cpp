@@ -93,6 +93,7 @@ Enqueue Binder::bind(const Group& group) {
     case Group::Kind::products:
       return bind_products(group);
     case Group::Kind::step:
+      if (step(group.step).op == Op::combine_experts) return bind_combine(group);
       return bind_step(step(group.step));
   }
   return {};
@@ -191,6 +192,7 @@ std::string Binder::name_of(const Group& group) const {
   } else {
     add(group.before);
     add(group.step);
+    add(group.add);
     if (step(group.step).op == Op::matmul_experts) add_weight(step(group.step));
   }
   return name;
@@ -234,7 +236,6 @@ Enqueue Binder::bind_step(const Step& step) {
     case Op::swiglu:
     case Op::softcap:
     case Op::slice_heads:
-    case Op::combine_experts:
     case Op::block_conv:
       return bind_elementwise(step);
     case Op::rms_norm:
@@ -259,9 +260,10 @@ Enqueue Binder::bind_step(const Step& step) {
       return bind_walk(step);
     case Op::quantize:
     case Op::matmul:
+    case Op::combine_experts:
       break;
   }
-  CHECK(!"groups take quantisations and products");
+  CHECK(!"groups take these");
   return {};
 }
 
@@ -311,10 +313,6 @@ Enqueue Binder::bind_elementwise(const Step& step) {
     case Op::slice_heads:
       return [=, params = std::get<SliceParams>(step.params)](const Run& run) {
         gpu::slice_heads(a.f32(), y.f32(), y.n_row(run), a.info.width, params, run.stream);
-      };
-    case Op::combine_experts:
-      return [=](const Run& run) {
-        gpu::combine_experts(a.f32(), b.f32(), y.f32(), y.n_row(run), b.info.width, y.info.width, run.stream);
       };
     default:
       return [=, params = std::get<BlockConvParams>(step.params),
@@ -469,6 +467,23 @@ Enqueue Binder::bind_experts(const Step& step) {
     } else {
       matmul_experts_float(weight, x.f32(), shared_input, now, y.f32(), workspace(), run.stream);
     }
+  };
+}
+
+Enqueue Binder::bind_combine(const Group& group) {
+  const Step& combine = step(group.step);
+  const Operand x = operand(combine.in[0]), weights = operand(combine.in[1]);
+  const float* add = nullptr;
+  Value made = combine.out[0];
+  if (group.add >= 0) {
+    const Step& addition = step(group.add);
+    add = operand(addition.in[addition.in[0].id == made.id ? 1 : 0]).f32();
+    made = addition.out[0];
+  }
+  const Operand y = operand(made);
+  return [=](const Run& run) {
+    gpu::combine_experts(x.f32(), weights.f32(), add, y.f32(), y.n_row(run), weights.info.width, y.info.width,
+                         run.stream);
   };
 }
 

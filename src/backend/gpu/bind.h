@@ -109,6 +109,7 @@ class Binder {
   Enqueue bind_delta_net(const Step& step);
   Enqueue bind_route(const Step& step);
   Enqueue bind_experts(const Step& step);
+  Enqueue bind_combine(const Group& group);
   Enqueue bind_select(const Step& step);
   Enqueue bind_walk(const Step& step);
   ExpertGroups expert_groups(Value ids, int64_t n_expert);

@@ -128,13 +128,13 @@ struct Load {
 };
 
 struct Combine {
-  const float *x, *weights;
+  const float *x, *weights, *add;
   float* y;
   int64_t n_used, width;
   __device__ void operator()(int64_t r, int64_t c) const {
     float sum = 0;
     for (int64_t j = 0; j < n_used; ++j) sum += weights[r * n_used + j] * x[(r * n_used + j) * width + c];
-    y[r * width + c] = sum;
+    y[r * width + c] = add ? add[r * width + c] + sum : sum;
   }
 };
 
@@ -200,9 +200,9 @@ void load_rows(const RowsMemory& memory, const int32_t* source_rows, float* y, i
   run_rows(Load{memory.data, source_rows, y, memory.width}, n_row, memory.width, stream);
 }
 
-void combine_experts(const float* x, const float* weights, float* y, int64_t n_row, int64_t n_used, int64_t width,
-                     gpuStream_t stream) {
-  run_rows(Combine{x, weights, y, n_used, width}, n_row, width, stream);
+void combine_experts(const float* x, const float* weights, const float* add, float* y, int64_t n_row, int64_t n_used,
+                     int64_t width, gpuStream_t stream) {
+  run_rows(Combine{x, weights, add, y, n_used, width}, n_row, width, stream);
 }
 
 void block_conv(const float* x, const float* delta, const float* base, float* y, const BatchRows& rows, int64_t width,

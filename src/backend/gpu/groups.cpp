@@ -45,6 +45,8 @@ class Grouping {
         return {.kind = Group::Kind::acts, .step = s};
       case Op::rope:
         return heads_at(s);
+      case Op::combine_experts:
+        return {.step = s, .add = addition_to(s, s)};
       case Op::matmul:
         return products_at(s);
       case Op::sigmoid_mul:
@@ -276,6 +278,12 @@ Access access_of(const Plan& plan, const Group& group) {
     const Step& before = steps[static_cast<size_t>(group.before)];
     access.reads = before.in;
     if (group.keep) access.writes.push_back(before.out[0]);
+  }
+  if (group.add >= 0) {
+    const Step& add = steps[static_cast<size_t>(group.add)];
+    access.over = add.in[add.in[0].id == step.out[0].id ? 1 : 0];
+    access.reads.push_back(access.over);
+    access.writes = add.out;
   }
   if (group.kind == Group::Kind::step && op_info(step.op).in_place) access.over = step.in[0];
   return access;

@@ -28,6 +28,7 @@ struct Group {
   };
   Kind kind = Kind::step;
   int step = -1;                      // kind step; kind acts: the quantisation
+  int add = -1;                       // kind step, combine_experts: the addition to its result, or -1
   int before = -1;                    // kind acts: the step whose result is quantised, or -1
   bool keep = false;                  // kind acts: other steps read that result too
   std::vector<Member> products = {};  // kind products

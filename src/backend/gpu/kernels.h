@@ -24,8 +24,9 @@ void gather_rows(const float* x, const int32_t* rows, float* y, int64_t n_row, i
 void store_rows(const float* x, const int32_t* tap_rows, int64_t n_row, int64_t width, const RowsMemory& memory,
                 int64_t offset, gpuStream_t stream);
 void load_rows(const RowsMemory& memory, const int32_t* source_rows, float* y, int64_t n_row, gpuStream_t stream);
-void combine_experts(const float* x, const float* weights, float* y, int64_t n_row, int64_t n_used, int64_t width,
-                     gpuStream_t stream);
+/// add: [n_row, width] or null, added to the result; may be y.
+void combine_experts(const float* x, const float* weights, const float* add, float* y, int64_t n_row, int64_t n_used,
+                     int64_t width, gpuStream_t stream);
 void block_conv(const float* x, const float* delta, const float* base, float* y, const BatchRows& rows, int64_t width,
                 const BlockConvParams& params, gpuStream_t stream);
 

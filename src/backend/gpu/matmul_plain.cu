@@ -128,9 +128,11 @@ __global__ void gather_codes(const uint8_t* table, int64_t row_bytes, const int3
   wait_for_previous();
   const uint8_t* row = table + ids[blockIdx.x] * row_bytes;
   float* to = y + blockIdx.x * n_group * 32;
-  for (int64_t g = threadIdx.x; g < n_group; g += blockDim.x) {
+  const int64_t g = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;  // few groups a block: rows are few
+  if (g < n_group) {
     Codes32 w;
     read_codes32<kType>(row, g, w);
+#pragma unroll
     for (int j = 0; j < 32; ++j) {
       const float value = w.scale[j / 16] * static_cast<float>(w.code(j));
       to[g * 32 + j] = has_min(kType) ? value - w.min[j / 16] : value;
@@ -257,10 +259,10 @@ void quantize_plain(const ActsInput& input, bool rotate, const uint8_t* int4_row
 
 void gather_plain(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float* y, gpuStream_t stream) {
   if (n_row == 0) return;
-  const dim3 grid(static_cast<unsigned>(n_row));
+  const dim3 grid(static_cast<unsigned>(n_row)), by_groups(grid.x, blocks_for(weight.n_in, 32 * 32));
   const bool done = with_quantised_type(weight.type,
                                         [&]<BlockType kType>() {
-                                          launch(gather_codes<kType>, grid, dim3(64), 0, stream, weight.data,
+                                          launch(gather_codes<kType>, by_groups, dim3(32), 0, stream, weight.data,
                                                  row_bytes(kType, weight.n_in), ids, weight.n_in / 32, y);
                                         }) ||
                     with_float_type(weight.type, [&]<BlockType kType>() {
