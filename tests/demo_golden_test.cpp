@@ -105,7 +105,9 @@ std::vector<std::shared_ptr<Answer>> answers(const Json& prompts, const std::str
   options.drafter_path = drafter;
   options.n_ctx = 2048;
   options.w4a4 = w4a4;
-  options.backend.isa = isa;
+  options.draft_adaptive = false;  // whole blocks, as in the reference
+  options.device = device.name;
+  options.backend.isa = device.isa;
   options.backend.n_threads = 1;  // a shared machine runs this well, two threads would wait for each other
   Engine engine(plan_engine(options));
   Scheduler scheduler(engine);

@@ -510,6 +510,10 @@ void Scheduler::cancel_all() {
   impl_->tasks.clear();
 }
 
+bool Scheduler::drafts() const { return impl_->engine.drafter() && impl_->engine.options().draft_max > 0; }
+double Scheduler::plain_step_ms() const { return impl_->speculator.costs().target.at(1); }
+void Scheduler::displace_taps(int64_t n) { impl_->speculator.displace_taps(n); }
+
 int64_t Scheduler::n_queued() const {
   const std::lock_guard lock(impl_->mutex);
   return static_cast<int64_t>(impl_->queue.size());

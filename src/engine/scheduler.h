@@ -53,6 +53,12 @@ class Scheduler {
   /// Ends all requests as cancelled.
   void cancel_all();
 
+  /// Whether a drafter may work, and what a step without it takes; 0 where that was not measured.
+  bool drafts() const;
+  double plain_step_ms() const;
+  /// Feeds the drafter the hidden states of `n` positions before: for checking that the right ones matter.
+  void displace_taps(int64_t n);
+
   int64_t n_queued() const;
   std::vector<SlotStatus> slots() const;
   PrefixCacheStatus prefix_cache() const;

@@ -452,7 +452,7 @@ void Speculator::finish(Generation& generation) {
       prior[i] = std::max((1 - kLearned) * prior[i] + kLearned * last[i], kLeastWeight);
     }
   };
-  if (generation.n_generated() < 8) return;
+  if (generation.n_generated() < 8 || !adaptive(generation)) return;
   const Drafting& drafting = generation.drafting();
   blend(model_prior_, drafting.model.weights());
   blend(lookup_prior_, drafting.lookup.weights());
@@ -503,6 +503,8 @@ void Speculator::tap_prompt(Session& session, const Sequence& rows) {
     if (chained) {
       encode_tokens_.push_back(session.tokens()[static_cast<size_t>(pos)]);
       source_rows_.push_back(i == 0 ? hidden_before(session, pos) : rows.row + static_cast<int32_t>(i) - 1);
+    } else if (displaced_ > 0) {
+      source_rows_.push_back(rows.row + static_cast<int32_t>(std::max<int64_t>(i - displaced_, 0)));
     } else {
       source_rows_.push_back(i == rows.n_tok - 1 ? tap_row(session, pos) : rows.row + static_cast<int32_t>(i));
     }
@@ -526,7 +528,7 @@ void Speculator::settle(Session& session) {
   const bool chained = engine_.drafter()->chained();
   for (int64_t pos = begin; pos < end; ++pos) {
     if (chained) encode_tokens_.push_back(session.tokens()[static_cast<size_t>(pos)]);
-    source_rows_.push_back(chained ? hidden_before(session, pos) : tap_row(session, pos));
+    source_rows_.push_back(chained ? hidden_before(session, pos - displaced_) : tap_row(session, pos - displaced_));
   }
 }
 

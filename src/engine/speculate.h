@@ -48,6 +48,8 @@ class Speculator {
   /// Queues what is still to be fed of this session; before its state is kept or its answer ends.
   void settle(Session& session);
   void encode();
+  /// See Scheduler::displace_taps().
+  void displace_taps(int64_t n) { displaced_ = n; }
   /// The answer is over: what it taught counts a little for the ones to come.
   void finish(Generation& generation);
   /// The session starts anew at its n_past(): nothing of it is to be fed.
@@ -93,6 +95,7 @@ class Speculator {
   std::vector<int64_t> fed_;     // [slot]: rows of the answer below this position are in the drafter's caches
   std::vector<int64_t> tapped_;  // [slot]: first position whose tap is in the ring
   std::vector<int64_t> lengths_;
+  int64_t displaced_ = 0;
   std::vector<float> logits_;
   std::vector<int32_t> tokens_, outputs_, source_rows_, encode_tokens_, ids_, kept_;
   std::vector<float> confidence_;

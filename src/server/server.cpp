@@ -119,6 +119,7 @@ void Server::Impl::load() {
   };
   serving = std::make_unique<Serving>(options, engine);
   for (const std::string& warning : serving->engine().warnings()) logger->warn("{}", warning);
+  if (const std::string doubt = serving->check_drafter(); !doubt.empty()) logger->warn("{}", doubt);
   const EngineOptions& o = serving->engine().options();
   logger->info("ready: {} on {}, {} slots of {} tokens, drafter {}", serving->model_id(),
                serving->engine().device().name, o.n_slots, o.n_ctx, serving->drafter_kind());

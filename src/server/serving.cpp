@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "engine/drafter_check.h"
 #include "server/api_error.h"
 
 namespace onebit {
@@ -34,6 +35,10 @@ Serving::Serving(const ServerOptions& options, EngineOptions engine_options)
   defaults_.max_messages = options.max_messages;
   defaults_.template_kwargs = options.template_kwargs;
   defaults_.split_reasoning = options.reasoning_format != "none";
+}
+
+std::string Serving::check_drafter() {
+  return onebit::check_drafter(*scheduler_, text_.tokenizer).warning();
 }
 
 std::string Serving::drafter_kind() const {

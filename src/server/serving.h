@@ -28,8 +28,10 @@ class Serving {
   const std::string& model_id() const { return model_id_; }
   /// Seconds since 1970.
   int64_t started() const { return started_; }
-  /// none, dflash or dflash2.
+  /// none, dflash, dflash2 or mtp.
   std::string drafter_kind() const;
+  /// What is wrong with the drafter, or "". Before run().
+  std::string check_drafter();
   Metrics& metrics() { return metrics_; }
 
   /// A place among the requests in slots and in the queue, given back when the pointer is released. Throws
