@@ -118,10 +118,11 @@ class RunningRequest {
     const double first_ms = channel_->first_token_ms();
     serving_.metrics().count(end_.reason, s, first_ms);
     options_.logger->info(
-        "request {}: slot {}, prompt {} cached {} generated {}, first token {:.0f} ms, {:.1f} tok/s, drafts {}/{}, "
+        "request {}: slot {}, prompt {} cached {} generated {}, first token {:.0f} ms, {:.1f} tok/s, drafts {}/{} "
+        "({:.2f} tokens a step), "
         "{:.0f} ms, {}",
         id_, s.slot, s.prompt_n, s.cache_n, s.predicted_n, first_ms, s.predicted_per_second(), s.draft_n_accepted,
-        s.draft_n, channel_->elapsed_ms(), finish_name(end_.reason));
+        s.draft_n, s.tokens_per_step(), channel_->elapsed_ms(), finish_name(end_.reason));
   }
 
   /// After cancel(): the engine answers within a step, unless it is stuck in a long one.

@@ -31,6 +31,8 @@ void Metrics::count(FinishReason reason, const Statistics& s, double first_token
   n_draft_ += s.draft_n;
   n_accepted_ += s.draft_n_accepted;
   n_rounds_ += s.rounds;
+  n_passes_ += s.draft_passes;
+  n_plain_ += s.steps_by_length.empty() ? 0 : s.steps_by_length.front();
   if (first_token_ms <= 0) return;
   const double seconds = first_token_ms / 1e3;
   const auto bucket = std::lower_bound(kSeconds.begin(), kSeconds.end(), seconds);
@@ -63,6 +65,8 @@ std::string Metrics::text(const std::vector<SlotStatus>& slots, int64_t n_queued
   counter("onebit:draft_tokens_total", "Drafted tokens that were verified.", static_cast<double>(n_draft_));
   counter("onebit:draft_tokens_accepted_total", "Drafted tokens that were kept.", static_cast<double>(n_accepted_));
   counter("onebit:draft_rounds_total", "Verify steps with drafted tokens.", static_cast<double>(n_rounds_));
+  counter("onebit:draft_passes_total", "Passes of the drafter.", static_cast<double>(n_passes_));
+  counter("onebit:plain_steps_total", "Steps without drafted tokens.", static_cast<double>(n_plain_));
   counter("onebit:http_refused_total", "Replies with a 4xx status.", static_cast<double>(n_refused_));
   counter("onebit:http_failed_total", "Replies with a 5xx status.", static_cast<double>(n_failed_));
   gauge("onebit:prefix_cache_entries", "States that prompts may start from.", static_cast<double>(cache.n_entries));
