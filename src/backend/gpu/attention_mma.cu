@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 2)
   if (tile.sequence < 0) return;
   const DeviceSequence s = rows.sequences[tile.sequence];
   load_queries<kD>(call, params, s, tile, kv_head, group, q, lane, kWarp);
-  __syncwarp();
+  sync_warp();
   Result<kD> result;
   const Range pages = pages_of(call, params, rows, s, tile, group);
   walk_pages<kD>(call, params, rows, memory, s, tile, kv_head, group, q, pages.first, pages.end, 1, result);
@@ -556,7 +556,9 @@ constexpr size_t split_bytes(size_t stages) {
 template <class Kernel>
 void start_split(Kernel kernel, size_t shared, dim3 grid, const AttentionCall& call, const AttentionParams& params,
                  const BatchRows& rows, const KvMemory& memory, gpuStream_t stream) {
-  check(gpuFuncSetAttribute(kernel, gpuFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "attention");
+  check(gpuFuncSetAttribute(reinterpret_cast<const void*>(kernel), gpuFuncAttributeMaxDynamicSharedMemorySize,
+                            static_cast<int>(shared)),
+        "attention");
   launch(kernel, grid, dim3(kWarps * kWarp), shared, stream, call, params, rows, memory);
 }
 
@@ -567,7 +569,8 @@ void run(const AttentionCall& call, const AttentionParams& params, const BatchRo
   const auto heads = static_cast<unsigned>(params.n_head_kv);
   if (!splits(call, params, rows)) {
     const size_t shared = kWarps * sizeof(Shared<kD>);
-    check(gpuFuncSetAttribute(attend_rows<kD>, gpuFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+    check(gpuFuncSetAttribute(reinterpret_cast<const void*>(attend_rows<kD>),
+                              gpuFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
           "attention");
     launch(attend_rows<kD>, dim3(blocks_for(tiles, kWarps), heads), dim3(kWarps * kWarp), shared, stream, call, params,
            rows, memory);

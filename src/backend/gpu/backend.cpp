@@ -16,7 +16,7 @@ GpuBackend::GpuBackend(const char* name, int ordinal) {
   check(gpuGetDeviceProperties(&properties, ordinal), "asking the device");
   size_t free = 0, total = 0;
   check(gpuMemGetInfo(&free, &total), "asking the device");
-  chip_ = {properties.multiProcessorCount, static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
+  chip_ = {properties.multiProcessorCount, most_shared_bytes(properties)};
   info_.name = name;
   info_.description = fmt::format("{}, {} multiprocessors, compute capability {}.{}", properties.name,
                                   chip_.n_multiprocessor, properties.major, properties.minor);

@@ -92,6 +92,8 @@ Enqueue Binder::bind(const Group& group) {
       return bind_heads(group);
     case Group::Kind::products:
       return bind_products(group);
+    case Group::Kind::experts:
+      return bind_experts(group);
     case Group::Kind::step:
       if (step(group.step).op == Op::combine_experts) return bind_combine(group);
       return bind_step(step(group.step));
@@ -185,15 +187,14 @@ std::string Binder::name_of(const Group& group) const {
   if (group.kind == Group::Kind::heads) {
     for (const Group::Chain& chain : group.chains) add(chain.rope >= 0 ? chain.rope : chain.slice);
     add(group.store);
-  } else if (group.kind == Group::Kind::products) {
-    name = "matmul";
+  } else if (!group.products.empty()) {
+    name = op_info(step(group.products[0].step).op).name;
     for (const Group::Member& member : group.products) add_weight(step(member.step));
     if (group.products[0].add >= 0) name += " +add";
   } else {
     add(group.before);
     add(group.step);
     add(group.add);
-    if (step(group.step).op == Op::matmul_experts) add_weight(step(group.step));
   }
   return name;
 }
@@ -252,7 +253,7 @@ Enqueue Binder::bind_step(const Step& step) {
     case Op::route:
       return bind_route(step);
     case Op::matmul_experts:
-      return bind_experts(step);
+      return bind_float_experts(step);
     case Op::argmax:
     case Op::top_k:
       return bind_select(step);
@@ -452,21 +453,34 @@ Enqueue Binder::bind_route(const Step& step) {
   };
 }
 
-Enqueue Binder::bind_experts(const Step& step) {
+Enqueue Binder::bind_experts(const Group& group) {
+  const Step& first = step(group.products[0].step);
+  const Operand x = operand(first.in[0]), ids = operand(first.in[1]);
+  std::vector<ExpertProduct> products;
+  for (const Group::Member& member : group.products) {
+    const Operand y = operand(step(member.step).out[0]);
+    products.push_back({&weights_.get(*step(member.step).weights[0]), y.f32()});
+    want_scratch(matmul_workspace_bytes(*products.back().weight, y.max_rows));
+  }
+  const ExpertGroups groups = expert_groups(first.in[1], products[0].weight->n_expert);
+  const bool shared_input = x.info.multiple == 1, int4 = quantization(first.in[0]).prompt_int4;
+  return [=, this](const Run& run) {
+    ExpertGroups now = groups;
+    now.n_row = ids.n_row(run) * ids.info.width;
+    matmul_experts(products, x.acts(run, int4), shared_input, now, workspace(), run.stream);
+  };
+}
+
+Enqueue Binder::bind_float_experts(const Step& step) {
   const DeviceWeight& weight = weights_.get(*step.weights[0]);
   const Operand x = operand(step.in[0]), ids = operand(step.in[1]), y = operand(step.out[0]);
   const ExpertGroups groups = expert_groups(step.in[1], weight.n_expert);
   const bool shared_input = x.info.multiple == 1;
   want_scratch(matmul_workspace_bytes(weight, y.max_rows));
-  const bool quantised = x.info.type == Dtype::act, int4 = quantised && quantization(step.in[0]).prompt_int4;
   return [=, this, &weight](const Run& run) {
     ExpertGroups now = groups;
     now.n_row = ids.n_row(run) * ids.info.width;
-    if (quantised) {
-      matmul_experts(weight, x.acts(run, int4), shared_input, now, y.f32(), workspace(), run.stream);
-    } else {
-      matmul_experts_float(weight, x.f32(), shared_input, now, y.f32(), workspace(), run.stream);
-    }
+    matmul_experts_float(weight, x.f32(), shared_input, now, y.f32(), workspace(), run.stream);
   };
 }
 

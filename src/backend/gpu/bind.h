@@ -108,7 +108,8 @@ class Binder {
   Enqueue bind_attention(const Step& step);
   Enqueue bind_delta_net(const Step& step);
   Enqueue bind_route(const Step& step);
-  Enqueue bind_experts(const Step& step);
+  Enqueue bind_experts(const Group& group);
+  Enqueue bind_float_experts(const Step& step);
   Enqueue bind_combine(const Group& group);
   Enqueue bind_select(const Step& step);
   Enqueue bind_walk(const Step& step);

@@ -49,6 +49,8 @@ class Grouping {
         return {.step = s, .add = addition_to(s, s)};
       case Op::matmul:
         return products_at(s);
+      case Op::matmul_experts:
+        return experts_at(s);
       case Op::sigmoid_mul:
         if (plan_.info(step(s).in[1]).width != plan_.info(step(s).in[0]).width) return {.step = s};
         return before_quantisation(s);
@@ -169,6 +171,20 @@ class Grouping {
     return group;
   }
 
+  /// Products of the same quantised input for the same experts.
+  Group experts_at(int first) {
+    if (plan_.info(step(first).in[0]).type != Dtype::act) return {.step = first};
+    Group group{.kind = Group::Kind::experts};
+    group.products.push_back({first});
+    for (int s = first + 1; s < n_step(); ++s) {
+      if (taken_[static_cast<size_t>(s)] || step(s).op != Op::matmul_experts) continue;
+      if (step(s).in[0].id != step(first).in[0].id || step(s).in[1].id != step(first).in[1].id) continue;
+      take(s);
+      group.products.push_back({s});
+    }
+    return group;
+  }
+
   /// The step that adds something made before step `first` to the product of step s, if nothing else reads it.
   int addition_to(int s, int first) {
     const Value made = step(s).out[0];
@@ -244,6 +260,13 @@ bool read_again(const Plan& plan, const Group& group, Value made) {
 Access access_of(const Plan& plan, const Group& group) {
   const auto& steps = plan.steps();
   Access access;
+  if (group.kind == Group::Kind::experts) {
+    access.reads = steps[static_cast<size_t>(group.products[0].step)].in;
+    for (const Group::Member& member : group.products) {
+      access.writes.push_back(steps[static_cast<size_t>(member.step)].out[0]);
+    }
+    return access;
+  }
   if (group.kind == Group::Kind::products) {
     for (const Group::Member& member : group.products) {
       const Step& product = steps[static_cast<size_t>(member.step)];

@@ -1,10 +1,11 @@
 // Which steps of a plan run together, and where their values live. In: a plan. Out: groups in the order in which they
 // are enqueued, and a place in one arena for every value that is still made.
 //
-// Four patterns are taken together, because at decoding a launch costs as much as the bytes of a small step:
+// Five patterns are taken together, because at decoding a launch costs as much as the bytes of a small step:
 //   acts      a norm, gate or SwiGLU with the quantisation of its result (matmul.h, ActsInput)
 //   heads     between projections and attention: selecting heads, their norm, rotation, storing keys and values
 //   products  all products that read the same input, each with the addition that follows it (the residual)
+//   experts   the same for products with experts' matrices
 //   step      everything else, a step by itself
 // A group of heads runs where its first rotation stood, any other where its first step did; what a later member reads
 // must have been there by then.
@@ -17,7 +18,7 @@
 namespace onebit::gpu {
 
 struct Group {
-  enum class Kind : uint8_t { step, acts, heads, products };
+  enum class Kind : uint8_t { step, acts, heads, products, experts };
   /// A product and the step that adds to its result, or -1.
   struct Member {
     int step = -1, add = -1;
@@ -31,7 +32,7 @@ struct Group {
   int add = -1;                       // kind step, combine_experts: the addition to its result, or -1
   int before = -1;                    // kind acts: the step whose result is quantised, or -1
   bool keep = false;                  // kind acts: other steps read that result too
-  std::vector<Member> products = {};  // kind products
+  std::vector<Member> products = {};  // kinds products and experts
   std::vector<Chain> chains = {};     // kind heads
   int store = -1;                     // kind heads: the kv_store of one of the chains, or -1
 };

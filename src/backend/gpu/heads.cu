@@ -37,7 +37,7 @@ __global__ void prepare(HeadsCall call, BatchRows rows) {
     const float rms = sqrtf(warp_sum(sum) / static_cast<float>(d) + job.eps);
     for (int c = lane; c < d; c += kWarp) own[c] = own[c] / rms * job.norm[c];
   }
-  __syncwarp();
+  sync_warp();
   if (job.rotate) {
     const int n_pair = call.n_rot / 2;
     const float2* turns = call.table + r * n_pair;
@@ -47,7 +47,7 @@ __global__ void prepare(HeadsCall call, BatchRows rows) {
       own[first] = a * turns[i].x - b * turns[i].y;
       own[second] = a * turns[i].y + b * turns[i].x;
     }
-    __syncwarp();
+    sync_warp();
   }
   if (job.y) {
     float* y = job.y + (r * job.n_head + head) * d;

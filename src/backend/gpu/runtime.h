@@ -41,6 +41,15 @@ void check(gpuError_t error, const char* what);
 /// check() of the launches since the last one.
 void check_launch(const char* what);
 
+/// Most shared memory that a block may ask for.
+inline int64_t most_shared_bytes(const gpuDeviceProp& device) {
+#if defined(__HIP__) || defined(__HIP_PLATFORM_AMD__)
+  return static_cast<int64_t>(device.sharedMemPerBlock);
+#else
+  return static_cast<int64_t>(device.sharedMemPerBlockOptin);
+#endif
+}
+
 }  // namespace onebit::gpu
 
 #define gpuSetDevice ONEBIT_GPU(SetDevice)
@@ -152,6 +161,15 @@ __device__ inline T shfl(T x, int lane) {
   return __shfl(x, lane, kWarp);
 #else
   return __shfl_sync(0xffffffffu, x, lane);
+#endif
+}
+/// Makes what lanes of the warp wrote to shared memory visible to the others.
+__device__ inline void sync_warp() {
+#if defined(__HIP__)
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+#else
+  __syncwarp();
 #endif
 }
 /// Sum over the warp, in every lane; the order of additions is fixed.
