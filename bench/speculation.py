@@ -28,17 +28,21 @@ FIELDS = ["prompt", "kind", "temperature", "mode", "rep", "prompt_n", "prompt_ms
 
 class Server:
     def __init__(self, binary, port, flags):
-        command = [binary, "serve", "--port", str(port), "--parallel", "1", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.command = [binary, "serve", "--port", str(port), "--parallel", "1", *flags]
+        self.start(port)
+
+    def start(self, port):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        for _ in range(200):
+        for _ in range(400):
             try:
                 if self.request("GET", "/health", None).get("status") == "ok":
                     return
             except OSError:
                 self.connection.close()
             time.sleep(0.05)
-        sys.exit(f"{' '.join(command)} does not answer")
+        self.stop()
+        sys.exit(f"{' '.join(self.command)} does not answer")
 
     def request(self, method, path, body):
         headers = {"Content-Type": "application/json"}

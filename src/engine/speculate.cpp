@@ -32,27 +32,26 @@ std::vector<int64_t> widths(int64_t least, int64_t most) {
 }
 
 /// The shortest time of passes of each width. All widths take turns, so that a busy moment falls on all of them, until
-/// `left_ms` are spent; slow devices are measured once, at the ends and in the middle. `between` runs before each pass:
-/// what the passes of a real step find in the caches is what another program left there.
+/// `left_ms` are spent. `between` runs before each pass: what the passes of a real step find in the caches is what
+/// another program left there. A slow device, where that hardly matters, takes one pass at either end.
 CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass,
                         const std::function<void()>& between) {
-  const auto timed = [&](int64_t n) {
+  const auto timed = [&](int64_t n, bool alone) {
     const auto all = Clock::now();
-    between();
+    if (!alone) between();
     const auto start = Clock::now();
     pass(n);
     const double ms = ms_since(start);
     left_ms -= ms_since(all);
     return ms;
   };
-  pass(least);
-  std::vector<CostCurve::Point> points;
-  const double first = timed(least), last = timed(most);
   std::vector<int64_t> some = widths(least, most);
-  if (static_cast<double>(2 * some.size()) * (first + last) / 2 > left_ms) some = {least, (least + most) / 2, most};
-  for (const int64_t n : some) points.push_back({static_cast<double>(n), timed(n)});
+  const bool slow = 2 * static_cast<double>(some.size()) * timed(least, true) > left_ms;
+  if (slow) some = {least, most};
+  std::vector<CostCurve::Point> points;
+  for (const int64_t n : some) points.push_back({static_cast<double>(n), timed(n, slow)});
   while (left_ms > 0) {
-    for (CostCurve::Point& point : points) point.ms = std::min(point.ms, timed(static_cast<int64_t>(point.rows)));
+    for (CostCurve::Point& point : points) point.ms = std::min(point.ms, timed(static_cast<int64_t>(point.rows), slow));
   }
   return CostCurve(std::move(points));
 }
