@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "backend/ref/act.h"
 #include "backend/ref/codes.h"
 #include "base/error.h"
+#include "base/rng.h"
 #include "gguf/hadamard.h"
 #include "op_cases.h"
 
@@ -108,6 +111,99 @@ TEST(Quantize, MapsTheLargestMagnitudeToTheEndOfTheGrid) {
     EXPECT_EQ(codes_of(four, 3), extreme > 0 ? (std::vector<int>{2, 7, 0}) : (std::vector<int>{-2, -7, 0}));
     EXPECT_EQ(four.scale, std::fabs(extreme) / 7);
   }
+}
+
+// Vectors made with an independent program in numpy float32, from the formulas of plan/op.h.
+
+std::vector<int> all_codes(const ref::ActBlock& block) { return {block.codes, block.codes + 32}; }
+
+TEST(Quantize, Int4GoldenRamp) {  // every tie of the extreme's grid
+  std::vector<float> x(32);
+  for (int i = 0; i < 32; ++i) x[static_cast<size_t>(i)] = static_cast<float>(i - 16) / 4;
+  const ref::ActBlock extreme = ref::quantize_block(x.data(), ref::ActGrid::int4_extreme);
+  EXPECT_EQ(all_codes(extreme), (std::vector<int>{-8, -8, -7, -6, -6, -6, -5, -4, -4, -4, -3, -2, -2, -2, -1, 0,
+                                                  0,  0,  1,  2,  2,  2,  3,  4,  4,  4,  5,  6,  6,  6,  7,  7}));
+  EXPECT_EQ(extreme.scale, 0.5f);
+  const ref::ActBlock search = ref::quantize_block(x.data(), ref::ActGrid::int4_search);
+  EXPECT_EQ(all_codes(search), (std::vector<int>{-8, -7, -7, -6, -6, -5, -5, -4, -4, -3, -3, -2, -2, -1, -1, 0,
+                                                 0,  0,  1,  1,  2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7}));
+  EXPECT_EQ(search.scale, 0x1.0b7cb8p-1f);
+  EXPECT_EQ(search.sum, std::accumulate(search.codes, search.codes + 32, 0));
+}
+
+TEST(Quantize, Int4GoldenOutlier) {  // a positive extreme takes the negative end, with a negative scale
+  std::vector<float> x(32);
+  for (int i = 0; i < 32; ++i) x[static_cast<size_t>(i)] = static_cast<float>(i % 7 - 3);
+  x[5] = 100;
+  std::vector<int> codes(32);
+  codes[5] = -8;
+  const ref::ActBlock extreme = ref::quantize_block(x.data(), ref::ActGrid::int4_extreme);
+  EXPECT_EQ(all_codes(extreme), codes);
+  EXPECT_EQ(extreme.scale, -12.5f);
+  codes[5] = -7;
+  const ref::ActBlock search = ref::quantize_block(x.data(), ref::ActGrid::int4_search);
+  EXPECT_EQ(all_codes(search), codes);
+  EXPECT_EQ(search.scale, -0x1.c92494p+3f);
+  EXPECT_EQ(search.sum, -7);
+}
+
+TEST(Quantize, Int4GoldenTies) {
+  std::vector<float> x(32);
+  for (int i = 0; i < 32; ++i) x[static_cast<size_t>(i)] = static_cast<float>(i % 15 - 7) + 0.5f;
+  x[0] = -8;
+  const ref::ActBlock extreme = ref::quantize_block(x.data(), ref::ActGrid::int4_extreme);
+  EXPECT_EQ(all_codes(extreme), (std::vector<int>{-8, -6, -4, -4, -2, -2, 0, 0, 2, 2, 4, 4, 6, 6, 7,  -6,
+                                                  -6, -4, -4, -2, -2, 0,  0, 2, 2, 4, 4, 6, 6, 7, -6, -6}));
+  EXPECT_EQ(extreme.scale, 1.0f);
+  const ref::ActBlock search = ref::quantize_block(x.data(), ref::ActGrid::int4_search);
+  EXPECT_EQ(all_codes(search), (std::vector<int>{-7, -5, -4, -3, -2, -1, 0, 0, 1, 2, 3, 4, 5, 6, 7,  -6,
+                                                 -5, -4, -3, -2, -1, 0,  0, 1, 2, 3, 4, 5, 6, 7, -6, -5}));
+  EXPECT_EQ(search.scale, 0x1.1bf0b8p+0f);
+}
+
+TEST(Quantize, Int4BlocksThatAreZeroTinyOrNotFinite) {
+  for (const ref::ActGrid grid : {ref::ActGrid::int4_extreme, ref::ActGrid::int4_search}) {
+    for (const float value : {0.0f, -0.0f, 1e-40f, 0x1p-101f}) {
+      const ref::ActBlock block = ref::quantize_block(block_of({value, -value}).data(), grid);
+      EXPECT_EQ(block.scale, 0.0f);
+      EXPECT_EQ(all_codes(block), std::vector<int>(32));
+    }
+    EXPECT_EQ(ref::quantize_block(block_of({-0x1p-100f}).data(), grid).codes[0],
+              grid == ref::ActGrid::int4_extreme ? -8 : -7);
+    const ref::ActBlock nan = ref::quantize_block(block_of({kNan, 2, -2}).data(), grid);
+    EXPECT_EQ(nan.codes[0], 0);
+    EXPECT_LT(nan.codes[1], 0);
+    EXPECT_GT(nan.codes[2], 0);
+    const ref::ActBlock infinite = ref::quantize_block(block_of({1, -kInfinity}).data(), grid);
+    EXPECT_EQ(infinite.scale, kInfinity);
+    EXPECT_EQ(all_codes(infinite), std::vector<int>(32));
+    EXPECT_TRUE(std::isfinite(ref::quantize_block(block_of({3e38f, -3e38f, 1e38f}).data(), grid).scale));
+  }
+}
+
+/// Squared error of a block.
+double error_of(const std::vector<float>& x, ref::ActGrid grid) {
+  const ref::ActBlock block = ref::quantize_block(x.data(), grid);
+  double sum = 0;
+  for (size_t i = 0; i < 32; ++i) sum += std::pow(static_cast<double>(x[i]) - block.scale * block.codes[i], 2);
+  return sum;
+}
+
+TEST(Quantize, Int4RulesAreOrderedByTheirError) {
+  Rng rng(17);
+  double amax = 0, extreme = 0, search = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::vector<float> x(32);
+    for (float& v : x) {
+      v = 0;
+      for (int i = 0; i < 6; ++i) v += static_cast<float>(rng.uniform() - 0.5);
+    }
+    amax += error_of(x, ref::ActGrid::int4_amax);
+    extreme += error_of(x, ref::ActGrid::int4_extreme);
+    search += error_of(x, ref::ActGrid::int4_search);
+  }
+  EXPECT_LT(extreme, 0.85 * amax);
+  EXPECT_LT(search, 0.95 * extreme);
 }
 
 TEST(Quantize, SingleOutlierSilencesTheRest) {

@@ -92,6 +92,8 @@ void copy_metadata(const GgufFile& file, const QuantizeOptions& options, GgufWri
   if (options.rotate) writer.add(keys::kHadamard, static_cast<int32_t>(kHadamardBlock));
 }
 
+bool is_quantised(BlockType type) { return type_info(type).quantised; }
+
 }  // namespace
 
 void write_with_list(const GgufFile& made, const std::string& path, const std::vector<std::string>& list) {
@@ -103,15 +105,16 @@ void write_with_list(const GgufFile& made, const std::string& path, const std::v
   writer.finish();
 }
 
-/// Only exact or nearly exact values may be quantised; a second rounding of coarse ones would be silently bad.
-void check_source(const GgufFile& file) {
+/// Only exact or nearly exact values may be quantised; a second rounding of coarse ones would be silently bad. Any may
+/// be expanded to floats.
+void check_source(const GgufFile& file, BlockType type) {
   if (hadamard_stamp(file) != 0) {
     refuse("{}: the file is Hadamard-rotated already; quantise the original f16, bf16, f32 or q8_0 file instead",
            file.path());
   }
   for (const TensorInfo& tensor : file.tensors()) {
     const TypeInfo& info = type_info(tensor.type);
-    if (info.quantised && tensor.type != BlockType::q8_0) {
+    if (info.quantised && tensor.type != BlockType::q8_0 && (is_quantised(type) || !info.decodable)) {
       refuse("{}: tensor {}: expected f32, f16, bf16 or q8_0, found {}: quantise the original file instead",
              file.path(), printable(tensor.name), info.name);
     }
@@ -121,7 +124,7 @@ void check_source(const GgufFile& file) {
 QuantizeResult quantize(const QuantizeOptions& options) {
   check_options(options);
   const GgufFile file = GgufFile::open(options.in);
-  check_source(file);
+  check_source(file, options.type);
   std::optional<Importance> importance;
   if (!options.importance.empty()) importance = Importance::read(options.importance);
   const std::vector<StreamTensor> tensors = plan_tensors(file, options, importance);

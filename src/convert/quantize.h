@@ -33,8 +33,8 @@ struct QuantizeResult {
   std::optional<std::vector<std::string>> int4_tensors;  ///< the list that was stored, if one was asked for
 };
 
-/// Refuses a source that quantising would spoil: rotated already, or coarser than q8_0.
-void check_source(const GgufFile& file);
+/// Refuses a source that making `type` of it would spoil: rotated already, or coarser than q8_0.
+void check_source(const GgufFile& file, BlockType type);
 
 /// A copy of `made` at `path` that lists the tensors whose inputs are 4-bit codes for prompts.
 void write_with_list(const GgufFile& made, const std::string& path, const std::vector<std::string>& list);

@@ -63,7 +63,7 @@ ModelQuantizeResult quantize_model(ModelQuantizeOptions options) {
     result.file = quantize(options.file);
     return result;
   }
-  check_source(file);
+  check_source(file, options.file.type);
   if (is_drafter(file)) {
     refuse("{}: a drafter can't be run without its target: quantise it without --gptq", options.file.in);
   }

@@ -20,7 +20,7 @@ struct ModelQuantizeOptions {
   bool gptq = false;
   double balance = 0;                     ///< exponent of the channel balance, with gptq
   std::optional<double> budget;           ///< share of multiplications that may keep exact activations, 0..1
-  int64_t n_budget_chunks = 8;            ///< chunks that each matrix is measured on
+  int64_t n_budget_chunks = 4;            ///< chunks that each matrix is measured on
   std::function<void()> stop;             ///< called often, may throw
   std::function<void(double)> on_budget;  ///< share of the measurements done
 };
