@@ -26,6 +26,9 @@ FIELDS = ["prompt", "kind", "temperature", "mode", "rep", "prompt_n", "prompt_ms
           "drafted", "accepted", "looked_up", "text_crc"]
 
 
+WARM_UP = {"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "cache_prompt": False}
+
+
 class Server:
     def __init__(self, binary, port, flags):
         self.command = [binary, "serve", "--port", str(port), "--parallel", "1", *flags]
@@ -79,13 +82,14 @@ def run(args):
     modes = ["plain", "adaptive", *(args.fixed.split(",") if args.fixed else [])]
     plain = Server(args.binary, args.port, ["-m", args.model, *args.flags])
     drafting = Server(args.binary, args.port + 1, ["-m", args.model, "--dflash", args.dflash, *args.flags])
-    rows = []
+    rows, server = [], None
     try:
         for rep in range(-1, args.reps):
             for prompt in prompts:
                 for temperature in map(float, args.temperatures.split(",")):
                     for mode in modes if rep >= 0 else modes[:2]:
-                        server = plain if mode == "plain" else drafting
+                        if server is not (server := plain if mode == "plain" else drafting):
+                            server.request("POST", "/completion", WARM_UP)  # the other process has the caches
                         row = measure(server, prompt, temperature, mode, rep, args.gen)
                         if rep >= 0:
                             rows.append(row)

@@ -39,7 +39,8 @@ class DraftAccount {
   void round(double n_tokens, double n_extra);
   /// Whether a round may be tried that is expected to pay, or one that is not.
   bool allows(bool pays) const { return balance_ > (pays ? -kOverdraft : 0); }
-  double balance() const { return balance_; }
+  /// Plain steps that one round may cost for nothing.
+  double most_loss() const { return balance_ + kOverdraft; }
 
  private:
   static constexpr double kOverdraft = 1;

@@ -17,7 +17,7 @@ constexpr double kMeasureMs = 200;      // time spent on measuring at start; slo
 constexpr double kLearned = 0.1;        // what one answer counts in what the next ones start with
 constexpr double kLeastWeight = 0.03;
 constexpr RateWeights kModelPrior = {0.14, 0.14, 0.14, 0.14, 0.14, 0.15, 0.15};
-constexpr RateWeights kLookupPrior = {0.25, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1};
+constexpr RateWeights kLookupPrior = {0.35, 0.25, 0.16, 0.09, 0.06, 0.05, 0.04};
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -216,6 +216,7 @@ void Speculator::choose_lengths() {
       for (int64_t n = 1; n <= wish.limit; ++n) wish.chances.push_back(drafting.model.survival(n));
     }
     use_lookup(wish);
+    limit_loss(wish);
     offered_.push_back(&wish);
     offers_.push_back({wish.chances, 0});
   }
@@ -230,6 +231,20 @@ void Speculator::choose_lengths() {
     }
     if (wish.n == 0) drafting.source = DraftSource::none;
   }
+}
+
+/// No round may lose more than the account has, should all its drafts be wrong.
+void Speculator::limit_loss(Wish& wish) const {
+  const Drafting& drafting = wish.generation->drafting();
+  const auto width = static_cast<double>(base_.n_answers + base_.n_prompt);
+  const double plain = costs_.target.at(width) / static_cast<double>(base_.n_answers);
+  auto n = static_cast<int64_t>(wish.chances.size());
+  for (; n > 1; --n) {
+    double ms = costs_.target.at(width + static_cast<double>(n)) - costs_.target.at(width);
+    if (drafting.source == DraftSource::model) ms += draft_pass_ms({&n, 1});
+    if (ms <= plain * drafting.account.most_loss()) break;
+  }
+  wish.chances.resize(static_cast<size_t>(n));
 }
 
 /// Drafts from the text so far when that promises more than the drafter does.

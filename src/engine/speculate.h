@@ -76,6 +76,7 @@ class Speculator {
   double draft_pass_ms(std::span<const int64_t> lengths) const;
   void take_drafts();
   void use_lookup(Wish& wish);
+  void limit_loss(Wish& wish) const;
   void charge();
   double draft_ms(std::span<const DraftOffer> offers) const;
   int32_t tap_row(const Session& session, int64_t pos) const;
