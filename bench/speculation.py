@@ -41,16 +41,22 @@ class Server:
             try:
                 if self.request("GET", "/health", None).get("status") == "ok":
                     return
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 self.connection.close()
             time.sleep(0.05)
         self.stop()
         sys.exit(f"{' '.join(self.command)} does not answer")
 
     def request(self, method, path, body):
-        headers = {"Content-Type": "application/json"}
-        self.connection.request(method, path, None if body is None else json.dumps(body), headers)
-        return json.loads(self.connection.getresponse().read())
+        for attempt in (0, 1):
+            try:
+                self.connection.request(method, path, None if body is None else json.dumps(body),
+                                        {"Content-Type": "application/json"})
+                return json.loads(self.connection.getresponse().read())
+            except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
+                self.connection.close()  # it was idle for too long: once more on a new one
+                if attempt == 1:
+                    raise
 
     def stop(self):
         self.process.terminate()
