@@ -43,8 +43,7 @@ std::vector<std::vector<int32_t>> cut_prompts(size_t n_prompt) {
     std::ifstream file(std::string(ONEBIT_SOURCE_DIR "/") + name);
     text.append(std::istreambuf_iterator<char>(file), {});
   }
-  const std::vector<int32_t> ids =
-      read_text_model(GgufFile::open(kTarget)).tokenizer.encode(text, ParseSpecial::no);
+  const std::vector<int32_t> ids = read_text_model(GgufFile::open(kTarget)).tokenizer.encode(text, ParseSpecial::no);
   std::vector<std::vector<int32_t>> prompts;
   const size_t step = ids.size() / (n_prompt + 1);
   for (size_t i = 0; i < n_prompt; ++i) {

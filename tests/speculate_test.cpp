@@ -25,9 +25,9 @@ class HandRun {
     engine_.clear_slot(0);
     Request request;
     request.prompt = std::move(prompt);
-    generation_ = std::make_unique<Generation>(1, request, std::make_shared<Recorder>(), session_,
-                                               engine_.config().n_vocab, engine_.options().n_ctx, 0,
-                                               speculator_.new_drafting());
+    generation_ =
+        std::make_unique<Generation>(1, request, std::make_shared<Recorder>(), session_, engine_.config().n_vocab,
+                                     engine_.options().n_ctx, 0, speculator_.new_drafting());
   }
 
   Generation& generation() { return *generation_; }
@@ -36,7 +36,8 @@ class HandRun {
 
   /// Reads the prompt row by row, as decoding would, and draws the first token.
   void read_prompt() {
-    for (const int32_t token : std::vector<int32_t>(generation_->prompt_left().begin(), generation_->prompt_left().end())) {
+    for (const int32_t token :
+         std::vector<int32_t>(generation_->prompt_left().begin(), generation_->prompt_left().end())) {
       step({&token, 1});
       session_.keep({&token, 1});
       speculator_.tap_answer(session_);

@@ -43,8 +43,10 @@ Statistics write_on(Scheduler& scheduler, const std::vector<int32_t>& prompt) {
 std::string DrafterCheck::warning() const {
   if (n_tokens == 0 || (n_accepted >= n_tokens / 8 && n_accepted > n_displaced)) return "";
   return fmt::format(
-      "the drafter guesses badly: of {} tokens behind a built-in text it drafted {}, and {} from the hidden states of the "
-      "wrong position; was it made for this model, and with these tap layers? Answers stay right, but drafting gains nothing",
+      "the drafter guesses badly: of {} tokens behind a built-in text it drafted {}, and {} from the hidden states of "
+      "the "
+      "wrong position; was it made for this model, and with these tap layers? Answers stay right, but drafting gains "
+      "nothing",
       n_tokens, n_accepted, n_displaced);
 }
 

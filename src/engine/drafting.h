@@ -14,10 +14,10 @@ struct Drafting {
   Drafting(const RateWeights& model_prior, const RateWeights& lookup_prior)
       : model(model_prior), lookup(lookup_prior) {}
 
-  std::vector<int32_t> tokens;     // under test in this round
+  std::vector<int32_t> tokens;  // under test in this round
   DraftSource source = DraftSource::none;
-  std::vector<float> untested;     // the drafter's confidence of tokens that it drafted behind those
-  double n_extra = 0;              // what the round costs more than a plain step, in plain steps
+  std::vector<float> untested;  // the drafter's confidence of tokens that it drafted behind those
+  double n_extra = 0;           // what the round costs more than a plain step, in plain steps
   Acceptance model, lookup;
   DraftAccount account;
   Lookup index;

@@ -10,50 +10,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kMargin = 0.95;        // confident drafts do better than the average that lengths are chosen by
-constexpr int64_t kProbe = 2;           // tokens drafted to see whether drafting pays again
-constexpr float kSurest = 0.995f;       // no draft is believed more than that
-constexpr double kMeasureMs = 200;      // time spent on measuring at start; slow devices take a few passes' time
-constexpr double kLearned = 0.1;        // what one answer counts in what the next ones start with
+constexpr double kMargin = 0.95;    // confident drafts do better than the average that lengths are chosen by
+constexpr int64_t kProbe = 2;       // tokens drafted to see whether drafting pays again
+constexpr float kSurest = 0.995f;   // no draft is believed more than that
+constexpr double kMeasureMs = 200;  // time spent on measuring at start; slow devices take a few passes' time
+constexpr double kLearned = 0.1;    // what one answer counts in what the next ones start with
 constexpr double kLeastWeight = 0.03;
 constexpr RateWeights kModelPrior = {0.14, 0.14, 0.14, 0.14, 0.14, 0.15, 0.15};
 constexpr RateWeights kLookupPrior = {0.35, 0.25, 0.16, 0.09, 0.06, 0.05, 0.04};
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-/// Widths to measure: finer where a pass is cheap.
-std::vector<int64_t> widths(int64_t least, int64_t most) {
-  std::vector<int64_t> all;
-  for (int64_t n = least; n < most; n += std::max<int64_t>(1, n / 3)) all.push_back(n);
-  all.push_back(most);
-  return all;
-}
-
-/// The shortest time of passes of each width. All widths take turns, so that a busy moment falls on all of them, until
-/// `left_ms` are spent. `between` runs before each pass: what the passes of a real step find in the caches is what
-/// another program left there. A slow device, where that hardly matters, takes one pass at either end.
-CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass,
-                        const std::function<void()>& between) {
-  const auto timed = [&](int64_t n, bool alone) {
-    const auto all = Clock::now();
-    if (!alone) between();
-    const auto start = Clock::now();
-    pass(n);
-    const double ms = ms_since(start);
-    left_ms -= ms_since(all);
-    return ms;
-  };
-  std::vector<int64_t> some = widths(least, most);
-  const bool slow = 2 * static_cast<double>(some.size()) * timed(least, true) > left_ms;
-  if (slow) some = {least, most};
-  std::vector<CostCurve::Point> points;
-  for (const int64_t n : some) points.push_back({static_cast<double>(n), timed(n, slow)});
-  while (left_ms > 0) {
-    for (CostCurve::Point& point : points) point.ms = std::min(point.ms, timed(static_cast<int64_t>(point.rows), slow));
-  }
-  return CostCurve(std::move(points));
 }
 
 }  // namespace
@@ -305,8 +272,7 @@ void Speculator::draft_blocks() {
   const auto start = Clock::now();
   engine_.run_draft({.tokens = tokens_, .sequences = sequences_, .outputs = outputs_});
   costs_.observe_draft(static_cast<int64_t>(tokens_.size()), ms_since(start));
-  engine_.read_draft(sequences_, std::span(ids_).first(outputs_.size()),
-                     std::span(confidence_).first(outputs_.size()));
+  engine_.read_draft(sequences_, std::span(ids_).first(outputs_.size()), std::span(confidence_).first(outputs_.size()));
 }
 
 /// A pass for every token, of everybody who wants as many.
@@ -341,11 +307,8 @@ void Speculator::chain_step(int64_t step) {
   }
   if (sequences_.empty()) return;
   const auto start = Clock::now();
-  engine_.run_draft({.tokens = tokens_,
-                     .sequences = sequences_,
-                     .outputs = outputs_,
-                     .source_rows = source_rows_,
-                     .tap_rows = own});
+  engine_.run_draft(
+      {.tokens = tokens_, .sequences = sequences_, .outputs = outputs_, .source_rows = source_rows_, .tap_rows = own});
   costs_.observe_draft(1, ms_since(start));
   std::vector<int32_t> ids(outputs_.size());
   std::vector<float> confidence(outputs_.size());

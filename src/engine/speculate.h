@@ -58,9 +58,9 @@ class Speculator {
  private:
   struct Wish {
     Generation* generation;
-    int64_t limit;   // most tokens
+    int64_t limit;  // most tokens
     bool adaptive;
-    int64_t n = 0;   // tokens wanted of the drafter
+    int64_t n = 0;     // tokens wanted of the drafter
     size_t first = 0;  // its first result
     std::vector<double> chances;
   };

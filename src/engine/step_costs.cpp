@@ -1,14 +1,29 @@
 #include "engine/step_costs.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace onebit {
 namespace {
 
-constexpr double kSpeedRate = 0.1;    // how fast the shared speed follows
-constexpr double kShapeRate = 0.05;   // how fast a curve's shape follows
-constexpr double kMostSurprise = 2;   // a pass that took longer than that was interrupted
+constexpr double kSpeedRate = 0.1;   // how fast the shared speed follows
+constexpr double kShapeRate = 0.05;  // how fast a curve's shape follows
+constexpr double kMostSurprise = 2;  // a pass that took longer than that was interrupted
 constexpr double kLeastCost = 1e-6;
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// Widths to measure: finer where a pass is cheap.
+std::vector<int64_t> widths(int64_t least, int64_t most) {
+  std::vector<int64_t> all;
+  for (int64_t n = least; n < most; n += std::max<int64_t>(1, n / 3)) all.push_back(n);
+  all.push_back(most);
+  return all;
+}
 
 }  // namespace
 
@@ -60,6 +75,28 @@ void StepCosts::observe(CostCurve& curve, int64_t rows, double ms) {
   const double ratio = std::clamp(ms / (expected * speed), 1 / kMostSurprise, kMostSurprise);
   speed *= 1 + kSpeedRate * (ratio - 1);
   curve.bend(static_cast<double>(rows), 1 + kShapeRate * (ratio - 1));
+}
+
+CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass,
+                        const std::function<void()>& between) {
+  const auto timed = [&](int64_t n, bool alone) {
+    const auto all = Clock::now();
+    if (!alone) between();
+    const auto start = Clock::now();
+    pass(n);
+    const double ms = ms_since(start);
+    left_ms -= ms_since(all);
+    return ms;
+  };
+  std::vector<int64_t> some = widths(least, most);
+  const bool slow = 2 * static_cast<double>(some.size()) * timed(least, true) > left_ms;
+  if (slow) some = {least, most};
+  std::vector<CostCurve::Point> points;
+  for (const int64_t n : some) points.push_back({static_cast<double>(n), timed(n, slow)});
+  while (left_ms > 0) {
+    for (CostCurve::Point& point : points) point.ms = std::min(point.ms, timed(static_cast<int64_t>(point.rows), slow));
+  }
+  return CostCurve(std::move(points));
 }
 
 }  // namespace onebit

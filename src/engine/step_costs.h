@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace onebit {
@@ -27,6 +28,12 @@ class CostCurve {
  private:
   std::vector<Point> points_;
 };
+
+/// The shortest time of passes of each width. All widths take turns, so that a busy moment falls on all of them, until
+/// `left_ms` are spent. `between` runs before each pass: what the passes of a real step find in the caches is what
+/// another program left there. A slow device, where that hardly matters, takes one pass at either end.
+CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass,
+                        const std::function<void()>& between);
 
 struct StepCosts {
   CostCurve target;  // rows of one batch, each with logits

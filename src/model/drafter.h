@@ -34,10 +34,10 @@ class Drafter {
   /// Hidden states of accepted tokens -> keys and values in the caches. Rows are load_rows' source rows, of the same
   /// positions; a chained drafter's rows are tokens too, and take the hidden state of the position before. No outputs.
   virtual Plan encode_plan() = 0;
-  /// Proposals: results "candidates" [out, k], descending by logit, and their "scores" [out, k]. Not chained: one block,
-  /// rows [anchor, MASK, MASK ...] of each sequence, results for every row but the anchors. Chained: rows of one token
-  /// with a source row; its own hidden state is stored like a tap. Version 2 also "ids" [out, 1], the selector's walk,
-  /// and "confidence" [out, 1], its softmax over the scores, both first.
+  /// Proposals: results "candidates" [out, k], descending by logit, and their "scores" [out, k]. Not chained: one
+  /// block, rows [anchor, MASK, MASK ...] of each sequence, results for every row but the anchors. Chained: rows of one
+  /// token with a source row; its own hidden state is stored like a tap. Version 2 also "ids" [out, 1], the selector's
+  /// walk, and "confidence" [out, 1], its softmax over the scores, both first.
   virtual Plan draft_plan() = 0;
 
  protected:

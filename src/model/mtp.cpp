@@ -18,8 +18,8 @@
 namespace onebit {
 namespace {
 
-constexpr int32_t kCandidates = 10;   // confidence is taken over this many
-constexpr int64_t kBlock = 8;         // the anchor and at most seven drafted tokens
+constexpr int32_t kCandidates = 10;  // confidence is taken over this many
+constexpr int64_t kBlock = 8;        // the anchor and at most seven drafted tokens
 
 int64_t n_mtp_of(const GgufFile& file) {
   return file.get_or<int64_t>(keys::nextn_predict_layers(file.architecture()), 0);
@@ -71,8 +71,8 @@ void MtpHead::check_fit() const {
   }
   const auto n_embd = f.get_or<int64_t>(keys::embedding_length(f.architecture()), 0);
   if (n_embd != t.n_embd) {
-    refuse("{}: a multi-token head of hidden size {} beside a target of hidden size {} ({})", f.path(), n_embd, t.n_embd,
-           target_.file().path());
+    refuse("{}: a multi-token head of hidden size {} beside a target of hidden size {} ({})", f.path(), n_embd,
+           t.n_embd, target_.file().path());
   }
 }
 
@@ -104,7 +104,8 @@ const Weight& MtpHead::get(const char* role, const std::vector<int64_t>& shape) 
 const Weight& MtpHead::norm_of(const char* role) { return get(role, {config_.n_embd}); }
 
 const Weight& MtpHead::embedding() {
-  const Weight* own = weights_.find(keys::block(index_, keys::kNextnEmbedTokens), {target_.config().n_vocab, config_.n_embd});
+  const Weight* own =
+      weights_.find(keys::block(index_, keys::kNextnEmbedTokens), {target_.config().n_vocab, config_.n_embd});
   return own ? *own : target_.token_embd();
 }
 
@@ -138,11 +139,9 @@ Value MtpHead::attention(Plan& plan, Value a) {
   q = plan.rms_norm(q, get(keys::kAttnQNorm, {d}), c.eps);
   q = plan.rope(q, rope_for(target_.config(), c.n_head), nullptr);
   store_keys_values(plan, a);
-  const Value y = plan.attention(q, cache(0),
-                                 {.n_head = c.n_head,
-                                  .n_head_kv = c.n_head_kv,
-                                  .d_head = d,
-                                  .scale = 1 / std::sqrt(static_cast<float>(d))});
+  const Value y = plan.attention(
+      q, cache(0),
+      {.n_head = c.n_head, .n_head_kv = c.n_head_kv, .d_head = d, .scale = 1 / std::sqrt(static_cast<float>(d))});
   return linear(plan, plan.sigmoid_mul(y, gate), get(keys::kAttnOutput, {c.n_embd, c.n_head * d}));
 }
 
