@@ -1,6 +1,6 @@
 // Checks the matmul kernels of the cuda device against sums made on the CPU, then times them at the shapes of a 27B
 // model. In: nothing but a GPU; the data are random. Out: a line per check, a table of times, and CSV when a file is
-// named. Usage: gpu_matmul_bench [check|time|all] [CSV]
+// named. Usage: gpu_matmul_bench [check|time|few|all] [CSV]
 //
 // Timed calls are captured in a graph and rotate over copies of the weights that together are several times the L2.
 #include <algorithm>
@@ -312,13 +312,14 @@ void check_experts(BlockType type, int64_t n_tok, int64_t n_used, bool shared_in
       n_pair, n_used, n_expert, device_ids.as<int32_t>(), offsets.as<int32_t>(), order.as<int32_t>()};
   cuda::group_rows(groups, nullptr);
   Buffer y(static_cast<size_t>(n_pair * n_out * 4));
+  Buffer y2(static_cast<size_t>(n_pair * n_out * 4));  // the same product again, as another one
+  const cuda::ExpertProduct products[] = {{&weight.device, y.as<float>()}, {&weight.device, y2.as<float>()}};
   const bool integer = n_pair <= kCodeRows || acts.device.n_row <= kIntegerRows;
   Buffer workspace(static_cast<size_t>(cuda::experts_half_workspace(weight.device, n_pair)));
   if (integer) {
-    cuda::matmul_experts_integer(weight.device, acts.device, shared_input, groups, y.as<float>(), nullptr);
+    cuda::matmul_experts_integer(products, acts.device, shared_input, groups, nullptr);
   } else {
-    cuda::matmul_experts_half(weight.device, acts.device, shared_input, groups, y.as<float>(), {workspace.as(), 0},
-                              nullptr);
+    cuda::matmul_experts_half(products, acts.device, shared_input, groups, {workspace.as(), 0}, nullptr);
   }
   check(cudaDeviceSynchronize(), "experts");
   std::vector<ref::CodedRow> coded(static_cast<size_t>(n_expert * n_out));
@@ -330,6 +331,8 @@ void check_experts(BlockType type, int64_t n_tok, int64_t n_used, bool shared_in
         return dot_codes(coded[static_cast<size_t>(ids[static_cast<size_t>(r)] * n_out + n)],
                          acts.blocks.data() + (shared_input ? r / n_used : r) * (n_in / 32));
       });
+  const size_t n_result = static_cast<size_t>(n_pair * n_out);
+  if (y.get<float>(n_result) != y2.get<float>(n_result)) report("two products of experts", 1, 0, true);
   report(std::string(type_name(type)) + " experts, " + (integer ? "integer" : "half") + ", " + std::to_string(n_tok) +
              (shared_input ? " shared" : " own") + " rows",
          error, integer ? 50 * 0x1p-24 : 0x1p-10, y.guard_whole() && workspace.guard_whole() && order.guard_whole());
@@ -609,8 +612,9 @@ void time_experts(std::span<const int64_t> tokens) {
       const bool integer = n_pair <= kCodeRows || acts.device.n_row <= kIntegerRows;
       const double us = time_us(8, [&](int call, gpuStream_t stream) {
         const DeviceWeight& w = weights.sets[static_cast<size_t>(call) % 4][0];
-        if (integer) return cuda::matmul_experts_integer(w, acts.device, shared, groups, y.as<float>(), stream);
-        cuda::matmul_experts_half(w, acts.device, shared, groups, y.as<float>(), {workspace.as(), 0}, stream);
+        const cuda::ExpertProduct products[] = {{&w, y.as<float>()}};
+        if (integer) return cuda::matmul_experts_integer(products, acts.device, shared, groups, stream);
+        cuda::matmul_experts_half(products, acts.device, shared, groups, {workspace.as(), 0}, stream);
       });
       print_time(name, n_tok, us, weights.bytes * static_cast<double>(in_use) / static_cast<double>(n_expert),
                  2 * weights.multiplies * static_cast<double>(n_pair));
@@ -634,6 +638,25 @@ void time_float(const char* name, BlockType type, std::vector<int64_t> n_out, in
     });
     print_time(name, n_row, us, weights.bytes, 2 * weights.multiplies * static_cast<double>(n_row));
   }
+}
+
+/// Decoding and verifying alone.
+void time_few() {
+  using enum BlockType;
+  const int64_t rows[] = {1, 8, 16, 32}, one[] = {1, 8};
+  time_layers(std::vector<int64_t>{1, 8, 16});
+  time_shape({"q4_0 16384x5120 (qkv, z)", q4_0, {10240, 6144}, 5120}, rows);
+  time_shape({"q4_0 5120x6144 (out)", q4_0, {5120}, 6144}, rows);
+  time_shape({"q4_0 34816x5120 (gate, up)", q4_0, {17408, 17408}, 5120}, rows);
+  time_shape({"q4_0 5120x17408 (down)", q4_0, {5120}, 17408}, rows);
+  for (const BlockType type : {q4_k, q5_k, q6_k, q8_0, iq4_xs}) {
+    const std::string name = std::string(type_name(type)) + " 34816x5120";
+    time_shape({name.c_str(), type, {17408, 17408}, 5120}, one);
+  }
+  time_float("f32 96x5120 (alpha, beta)", f32, {48, 48}, 5120);
+  time_float("f32 128x2048 (router)", f32, {128}, 2048);
+  time_experts(std::vector<int64_t>{1, 8, 16});
+  time_quantize();
 }
 
 void time_all() {
@@ -665,8 +688,9 @@ int main(int argc, char** argv) {
     std::fprintf(csv, "kernel,rows,us,gb_per_s,tflop_per_s\n");
   }
   try {
-    if (what != "time") check_all();
-    if (what != "check") time_all();
+    if (what == "check" || what == "all") check_all();
+    if (what == "few") time_few();
+    if (what == "time" || what == "all") time_all();
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
     return 1;

@@ -15,9 +15,10 @@ struct HalfProduct {
   float* y;  // with split > 1: [split, n_row, n_out], to be added up
   const float* add;
   int32_t n_out, first_tile;  // of kTileOuts outputs
+  int64_t expert_bytes;       // from one expert to the next
 };
 
-/// Products of the same activations, or (n_expert > 0) one product for the rows of each expert.
+/// Products of the same activations; with n_expert > 0, of each expert's rows.
 struct HalfJob {
   HalfProduct products[kMaxProducts];
   int n_product, n_units;
@@ -28,7 +29,6 @@ struct HalfJob {
   int n_row;
   int64_t atoms;  // of all rows: from one 64 columns to the next
   int n_expert;
-  int64_t expert_bytes;
   const int32_t *offsets, *order;
 };
 
@@ -70,31 +70,42 @@ __device__ HalfTile find_half_tile(const HalfJob& job, int block, int lane) {
     tile.atom = tile.first / 8;
     tile.count = min(kRows, job.n_row - tile.first);
   }
-  tile.strips = tile.product->data + expert * job.expert_bytes +
+  tile.strips = tile.product->data + expert * tile.product->expert_bytes +
                 static_cast<int64_t>(tile.first_out / gpu::kStripRows) * job.n_units * gpu::unit_bytes(kForm);
   return tile;
 }
 
-/// Writes a lane's sums [tile of 8 rows][out g: rows 2c, 2c+1; out g+8: rows 2c, 2c+1] of one strip.
+/// Writes a lane's sums [tile of 8 rows][out g: rows 2c, 2c+1; out g+8: rows 2c, 2c+1] of one strip, 2 tiles at a time:
+/// what is added is loaded before anything is stored, since y and add may be the same memory.
 template <int kTiles>
 __device__ void store_half(const HalfJob& job, const HalfTile& tile, const float* sums, int strip, int lane) {
+  constexpr int kBatch = 4;  // pairs of results of 2 tiles
   const HalfProduct& product = *tile.product;
   const int n = tile.first_out + strip * gpu::kStripRows + lane / 4;
+  const bool upper = n + 8 < product.n_out, lower = n < product.n_out;
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  for (int first = 0; first < kTiles * 2; first += kBatch) {
+    float y[kBatch][2];
+    int64_t to[kBatch];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = 8 * t + lane % 4 * 2 + i;
+    for (int b = 0; b < kBatch; ++b) {
+      const int t = (first + b) / 2, i = b % 2, at = 8 * t + lane % 4 * 2 + i;
       if (at >= tile.count) continue;
       const float scale = job.row_scales[tile.atom * 8 + at];
       const int64_t row = job.n_expert > 0 ? job.order[tile.first + at] : tile.first + at;
-      const int64_t to = row * product.n_out + n;
+      to[b] = row * product.n_out + n;
+      y[b][0] = sums[4 * t + i] * scale;
+      y[b][1] = sums[4 * t + 2 + i] * scale;
+      if (!product.add) continue;
+      if (lower) y[b][0] += product.add[to[b]];
+      if (upper) y[b][1] += product.add[to[b] + 8];
+    }
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (n + 8 * j >= product.n_out) continue;
-        const float y = sums[4 * t + 2 * j + i] * scale;
-        tile.y[to + 8 * j] = product.add ? y + product.add[to + 8 * j] : y;
-      }
+    for (int b = 0; b < kBatch; ++b) {
+      const int at = 8 * ((first + b) / 2) + lane % 4 * 2 + b % 2;
+      if (at >= tile.count) continue;
+      if (lower) tile.y[to[b]] = y[b][0];
+      if (upper) tile.y[to[b] + 8] = y[b][1];
     }
   }
 }

@@ -8,6 +8,7 @@ namespace onebit::cuda {
 using gpu::DeviceActs;
 using gpu::DeviceWeight;
 using gpu::ExpertGroups;
+using gpu::ExpertProduct;
 using gpu::gpuStream_t;
 using gpu::Product;
 using gpu::Workspace;
@@ -18,8 +19,8 @@ inline constexpr int64_t kIntegerMatmulRows = 32;
 /// Integer sums of m16n8k32, for 1..kIntegerMatmulRows rows: the time of one pass over the weights up to 8 rows. A
 /// row's result does not depend on the other rows.
 void matmul_integer(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream);
-void matmul_experts_integer(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
-                            const ExpertGroups& groups, float* y, gpuStream_t stream);
+void matmul_experts_integer(std::span<const ExpertProduct> products, const DeviceActs& acts, bool shared_input,
+                            const ExpertGroups& groups, gpuStream_t stream);
 
 /// Multiprocessors of the current device.
 int count_sms();
@@ -35,8 +36,8 @@ int64_t half_workspace(const DeviceWeight& weight, int64_t max_rows);
 void matmul_half(std::span<const Product> products, const DeviceActs& acts, const Workspace& workspace,
                  gpuStream_t stream, bool any_gpu = false);
 int64_t experts_half_workspace(const DeviceWeight& weight, int64_t max_rows);
-void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
-                         const ExpertGroups& groups, float* y, const Workspace& workspace, gpuStream_t stream);
+void matmul_experts_half(std::span<const ExpertProduct> products, const DeviceActs& acts, bool shared_input,
+                         const ExpertGroups& groups, const Workspace& workspace, gpuStream_t stream);
 
 /// f32, f16 and bf16 weights times f32 rows, both split into parts that the tensor cores multiply exactly.
 void matmul_split(std::span<const Product> products, const float* x, int64_t n_row, gpuStream_t stream);

@@ -138,8 +138,8 @@ void matmul_half(std::span<const Product> products, const DeviceActs& acts, cons
     size_t end = begin;
     while (end < products.size() && end - begin < kMaxProducts && products[end].weight->form == form) {
       const Product& p = products[end];
-      job.products[end++ - begin] = {p.weight->data, p.y, p.add, static_cast<int32_t>(p.weight->n_out),
-                                     static_cast<int32_t>(out_tiles)};
+      job.products[end++ - begin] = {
+          p.weight->data, p.y, p.add, static_cast<int32_t>(p.weight->n_out), static_cast<int32_t>(out_tiles), 0};
       out_tiles += out_tiles_of(*p.weight);
       results += acts.n_row * p.weight->n_out;
     }
@@ -175,31 +175,40 @@ int64_t experts_half_workspace(const DeviceWeight& weight, int64_t max_rows) {
   return atoms * (n_unit(weight.n_in) * 2 * kActAtomBytes + kActAtomRows * 4);
 }
 
-void matmul_experts_half(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
-                         const ExpertGroups& groups, float* y, const Workspace& workspace, gpuStream_t stream) {
-  const int64_t units = n_unit(weight.n_in), atoms = sorted_atoms(groups.n_row, groups.n_expert);
+void matmul_experts_half(std::span<const ExpertProduct> products, const DeviceActs& acts, bool shared_input,
+                         const ExpertGroups& groups, const Workspace& workspace, gpuStream_t stream) {
+  const int64_t units = n_unit(acts.n_in), atoms = sorted_atoms(groups.n_row, groups.n_expert);
   uint8_t* sorted = workspace.data;
   float* sorted_scales = reinterpret_cast<float*>(sorted + atoms * units * 2 * kActAtomBytes);
   launch(sort_halves, dim3(static_cast<unsigned>(atoms)), dim3(kActAtomRows * kWarp), 0, stream, acts.halves,
          acts.row_scales, padded_rows(acts.n_row) / kActAtomRows, shared_input ? groups.n_used : 1, units * 2, groups,
          sorted, sorted_scales, atoms);
   const HalfKernel kernel = kernel_for(groups.n_row, true, false);
-  HalfJob job{};
-  job.products[0] = {weight.data, y, nullptr, static_cast<int32_t>(weight.n_out), 0};
-  job.n_product = 1;
-  job.n_units = static_cast<int>(units);
-  job.n_tiles = static_cast<int>(out_tiles_of(weight));
-  job.n_row_tiles = static_cast<int>((groups.n_row + kernel.rows - 1) / kernel.rows + groups.n_expert);
-  job.split = 1;
-  job.halves = sorted;
-  job.row_scales = sorted_scales;
-  job.n_row = static_cast<int>(groups.n_row);
-  job.atoms = atoms;
-  job.n_expert = static_cast<int>(groups.n_expert);
-  job.expert_bytes = weight.expert_bytes;
-  job.offsets = groups.offsets;
-  job.order = groups.order;
-  kernel.run(weight.form, job, stream);
+  for (size_t begin = 0; begin < products.size();) {
+    const WeightForm form = products[begin].weight->form;
+    HalfJob job{};
+    size_t end = begin;
+    while (end < products.size() && end - begin < kMaxProducts && products[end].weight->form == form) {
+      const DeviceWeight& weight = *products[end].weight;
+      job.products[end - begin] = {weight.data, products[end].y,    nullptr, static_cast<int32_t>(weight.n_out),
+                                   job.n_tiles, weight.expert_bytes};
+      job.n_tiles += static_cast<int>(out_tiles_of(weight));
+      ++end;
+    }
+    job.n_product = static_cast<int>(end - begin);
+    job.n_units = static_cast<int>(units);
+    job.n_row_tiles = static_cast<int>((groups.n_row + kernel.rows - 1) / kernel.rows + groups.n_expert);
+    job.split = 1;
+    job.halves = sorted;
+    job.row_scales = sorted_scales;
+    job.n_row = static_cast<int>(groups.n_row);
+    job.atoms = atoms;
+    job.n_expert = static_cast<int>(groups.n_expert);
+    job.offsets = groups.offsets;
+    job.order = groups.order;
+    kernel.run(form, job, stream);
+    begin = end;
+  }
 }
 
 }  // namespace onebit::cuda

@@ -13,6 +13,8 @@
 // Cost for n4, a unit of 1,152 bytes and 8 rows: about 110 instructions a warp, at 16.5 bytes per clock and SM (4.3
 // TB/s at 1.98 GHz) 70 clocks, 280 issue slots: memory decides up to 16 rows (about 180 instructions), the SM beyond.
 // Bytes in flight per SM: up to 20 warps x 4 units, 92 KB.
+#include <algorithm>
+
 #include "backend/cuda/experts.cuh"
 #include "backend/cuda/fragments.cuh"
 #include "backend/cuda/matmul.h"
@@ -262,17 +264,20 @@ __global__ void __launch_bounds__(kWarps* kWarp, resident(kTiles)) multiply_few(
       product.add);
 }
 
+constexpr int kMaxExpertProducts = 2;
+
+/// Products of one shape.
 struct ExpertJob {
-  const uint8_t* data;
+  const uint8_t* data[kMaxExpertProducts];
+  float* y[kMaxExpertProducts];
   int64_t expert_bytes;
-  float* y;
   int n_out, n_units, split;
   int n_expert, n_pair, n_used, per_input;  // pairs per row of the input
   const int32_t *ids, *offsets, *order;
   Acts acts;
 };
 
-/// Grid [strips, chunks]. As multiply_few, for the rows of one expert at a time.
+/// Grid [strips, chunks, products]. As multiply_few, for the rows of one expert at a time.
 template <WeightForm kForm>
 __global__ void __launch_bounds__(kWarps* kWarp, resident(1))
     multiply_few_experts(const __grid_constant__ ExpertJob job) {
@@ -287,7 +292,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, resident(1))
   const int64_t strip = blockIdx.x * (kWarps / job.split) + warp / job.split;
   const bool inside = strip * kStripRows < job.n_out;
   const uint8_t* weights =
-      job.data + chunk.expert * job.expert_bytes + (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
+      job.data[blockIdx.z] + chunk.expert * job.expert_bytes + (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
   const int begin = inside ? part * job.n_units / job.split : 0;
   const int end = inside ? (part + 1) * job.n_units / job.split : 0;
   extern __shared__ __align__(16) uint8_t ring[];
@@ -303,7 +308,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, resident(1))
   if (part != 0 || !inside) return;
   store<1>(
       sums, lane, strip * kStripRows, job.n_out, [&](int i) -> int64_t { return i < chunk.count ? pair_of(i) : -1; },
-      job.y, nullptr);
+      job.y[blockIdx.z], nullptr);
 }
 
 /// Parts of a strip: as many as fit the chip at once, at least 4 units each. Depends on the weights alone, so that sums
@@ -319,20 +324,25 @@ Acts acts_of(const DeviceActs& acts) {
           static_cast<int>(padded_rows(acts.n_row))};
 }
 
+/// With as much shared memory on an SM as its resident blocks take, the rest is left to L1.
 template <class... Parameters, class... Arguments>
-void launch_with_ring(WeightForm form, void (*kernel)(Parameters...), dim3 grid, gpuStream_t stream,
+void launch_with_ring(WeightForm form, int tiles, void (*kernel)(Parameters...), dim3 grid, gpuStream_t stream,
                       const Arguments&... arguments) {
+  constexpr int kMost = 228 * 1024, kSystem = 1024;
+  const int block = ring_bytes(form) + kWarps * kWarp * 16 * tiles + kSystem;
+  const int percent = std::min(100, (resident(tiles) * block * 100 + kMost - 1) / kMost);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ring_bytes(form)),
         "preparing a product");
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent), "preparing a product");
   launch(kernel, grid, dim3(kWarps * kWarp), static_cast<size_t>(ring_bytes(form)), stream, arguments...);
 }
 
 template <WeightForm kForm>
 void launch_few(const Job& job, int64_t blocks, gpuStream_t stream) {
   const dim3 grid(static_cast<unsigned>(blocks));
-  if (job.n_row <= 8) return launch_with_ring(kForm, multiply_few<kForm, 1>, grid, stream, job);
-  if (job.n_row <= 16) return launch_with_ring(kForm, multiply_few<kForm, 2>, grid, stream, job);
-  launch_with_ring(kForm, multiply_few<kForm, 4>, grid, stream, job);
+  if (job.n_row <= 8) return launch_with_ring(kForm, 1, multiply_few<kForm, 1>, grid, stream, job);
+  if (job.n_row <= 16) return launch_with_ring(kForm, 2, multiply_few<kForm, 2>, grid, stream, job);
+  launch_with_ring(kForm, 4, multiply_few<kForm, 4>, grid, stream, job);
 }
 
 }  // namespace
@@ -373,28 +383,37 @@ void matmul_integer(std::span<const Product> products, const DeviceActs& acts, g
   }
 }
 
-void matmul_experts_integer(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
-                            const ExpertGroups& groups, float* y, gpuStream_t stream) {
-  const int64_t strips = n_strip(weight.n_out), units = n_unit(weight.n_in);
-  const ExpertJob job{.data = weight.data,
-                      .expert_bytes = weight.expert_bytes,
-                      .y = y,
-                      .n_out = static_cast<int>(weight.n_out),
-                      .n_units = static_cast<int>(units),
-                      .split = split_of(strips * groups.n_used, units, count_sms()),
-                      .n_expert = static_cast<int>(groups.n_expert),
-                      .n_pair = static_cast<int>(groups.n_row),
-                      .n_used = static_cast<int>(groups.n_used),
-                      .per_input = static_cast<int>(shared_input ? groups.n_used : 1),
-                      .ids = groups.ids,
-                      .offsets = groups.offsets,
-                      .order = groups.order,
-                      .acts = acts_of(acts)};
-  const int64_t per_block = kWarps / job.split;
-  const int64_t chunks = std::min(groups.n_row, groups.n_row / 8 + groups.n_expert);
-  const dim3 grid(static_cast<unsigned>((strips + per_block - 1) / per_block), static_cast<unsigned>(chunks));
-  with_form(weight.form,
-            [&]<WeightForm kForm>() { launch_with_ring(kForm, multiply_few_experts<kForm>, grid, stream, job); });
+void matmul_experts_integer(std::span<const ExpertProduct> products, const DeviceActs& acts, bool shared_input,
+                            const ExpertGroups& groups, gpuStream_t stream) {
+  const auto same_shape = [](const DeviceWeight& a, const DeviceWeight& b) {
+    return a.form == b.form && a.n_out == b.n_out;
+  };
+  for (size_t begin = 0; begin < products.size();) {
+    const DeviceWeight& weight = *products[begin].weight;
+    const int64_t strips = n_strip(weight.n_out), units = n_unit(weight.n_in);
+    ExpertJob job{};
+    unsigned n = 0;
+    while (n < kMaxExpertProducts && begin < products.size() && same_shape(weight, *products[begin].weight)) {
+      job.data[n] = products[begin].weight->data;
+      job.y[n++] = products[begin++].y;
+    }
+    job.expert_bytes = weight.expert_bytes;
+    job.n_out = static_cast<int>(weight.n_out);
+    job.n_units = static_cast<int>(units);
+    job.split = split_of(strips * groups.n_used, units, count_sms());
+    job.n_expert = static_cast<int>(groups.n_expert);
+    job.n_pair = static_cast<int>(groups.n_row);
+    job.n_used = static_cast<int>(groups.n_used);
+    job.per_input = static_cast<int>(shared_input ? groups.n_used : 1);
+    job.ids = groups.ids;
+    job.offsets = groups.offsets;
+    job.order = groups.order;
+    job.acts = acts_of(acts);
+    const int64_t per_block = kWarps / job.split, chunks = std::min(groups.n_row, groups.n_row / 8 + groups.n_expert);
+    const dim3 grid(static_cast<unsigned>((strips + per_block - 1) / per_block), static_cast<unsigned>(chunks), n);
+    with_form(weight.form,
+              [&]<WeightForm kForm>() { launch_with_ring(kForm, 1, multiply_few_experts<kForm>, grid, stream, job); });
+  }
 }
 
 }  // namespace onebit::cuda

@@ -1,11 +1,15 @@
 // Products of float weights and f32 rows on m16n8k8 tf32, exact to about 2^-21: a number is split into its upper 11
 // bits and the rest, which are multiplied separately. f16 and bf16 weights fit into one part, f32 weights take two.
 //
-// A block owns a strip of 16 outputs and up to 8 * kTiles rows; its 16 warps take every 16th block of 32 columns and
-// add up in shared memory. Lane (g, c) reads columns 8c..8c+7 of rows g and g + 8: 16 bytes of f16, full sectors.
+// A strip of 16 outputs and up to 8 * kTiles rows belong to kWarps warps of each of kSlices blocks (a cluster of
+// sm_90), which take blocks of 32 columns in turn and add up in shared memory, in a fixed order. Small matrices
+// (routers, gates: a few strips) are cut into slices, since one block can't ask for their bytes fast enough. Lane (g,
+// c) reads columns 8c..8c+7 of rows g and g + 8: 16 bytes of f16, full sectors.
 //
 // Cost per 32 columns and warp at 8 rows, bf16: 1,024 bytes of weights; 8 mma; about 90 instructions, most of them to
-// split x. Meant for few rows, where memory decides, and for the small float matrices of routers and gates.
+// split x. Meant for few rows, where memory decides, and for small matrices.
+#include <cooperative_groups.h>
+
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/mma.cuh"
 #include "backend/gpu/blocks.cuh"
@@ -15,7 +19,7 @@ namespace {
 
 using namespace gpu;
 
-constexpr int kWarps = 16, kMaxProducts = 8, kColumns = 32;
+constexpr int kMaxProducts = 8, kColumns = 32;
 
 struct SplitProduct {
   const uint8_t* data;
@@ -78,21 +82,53 @@ __device__ void multiply(const Eight<kType> (&w)[2], const float* const (&x)[kTi
   }
 }
 
-/// Grid [strips of all products, rows / (8 kTiles)].
-template <BlockType kType, int kTiles>
+/// Adds the sums of a strip's warps into those of warp 0 of the first slice.
+template <int kTiles, int kWarps, int kSlices>
+__device__ void add_parts(float4 (&shared)[kTiles][kWarps][kWarp], int slice) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  __syncthreads();
+  for (int t = warp; t < kTiles; t += kWarps) {
+    float4 sum = shared[t][0][lane];
+    for (int w = 1; w < kWarps; ++w) {
+      const float4 more = shared[t][w][lane];
+      sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+    }
+    shared[t][0][lane] = sum;
+  }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if constexpr (kSlices > 1) {
+    const auto cluster = cooperative_groups::this_cluster();
+    cluster.sync();
+    for (int t = warp; t < kTiles && slice == 0; t += kWarps) {
+      float4 sum = shared[t][0][lane];
+      for (int s = 1; s < kSlices; ++s) {
+        const float4 more = *cluster.map_shared_rank(&shared[t][0][lane], s);
+        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+      }
+      shared[t][0][lane] = sum;
+    }
+    cluster.sync();  // no block ends while its sums are being read
+  }
+#endif
+  (void)slice;
+}
+
+/// Grid [slices of the strips of all products, rows / (8 kTiles)].
+template <BlockType kType, int kTiles, int kWarps, int kSlices>
 __global__ void __launch_bounds__(kWarps* kWarp, 1) multiply_split(const __grid_constant__ SplitJob job) {
-  constexpr int kDepth = kType == BlockType::f32 ? 3 : 4;
+  constexpr int kDepth = kType == BlockType::f32 ? 3 : 4, kStep = kWarps * kSlices;
   let_next_start();
+  const int strip = static_cast<int>(blockIdx.x) / kSlices, slice = static_cast<int>(blockIdx.x) % kSlices;
   int p = 0;
-  while (p + 1 < job.n_product && static_cast<int>(blockIdx.x) >= job.products[p + 1].first_strip) ++p;
+  while (p + 1 < job.n_product && strip >= job.products[p + 1].first_strip) ++p;
   const SplitProduct& product = job.products[p];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, c = lane % 4;
-  const int first_out = (static_cast<int>(blockIdx.x) - product.first_strip) * 16;
+  const int first_out = (strip - product.first_strip) * 16;
   const int64_t row_bytes = static_cast<int64_t>(job.n_in) * (kType == BlockType::f32 ? 4 : 2);
   const uint8_t* rows[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) rows[i] = product.data + min(first_out + g + 8 * i, product.n_out - 1) * row_bytes;
-  const int n_block = job.n_in / kColumns;
+  const int n_block = job.n_in / kColumns, begin = slice * kWarps + warp;
   Eight<kType> ring[kDepth][2];
   const auto load = [&](int slot, int block) {
     if (block >= n_block) return;
@@ -100,7 +136,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1) multiply_split(const __grid_
     for (int i = 0; i < 2; ++i) ring[slot][i].load(rows[i], block * kColumns + 8 * c);
   };
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) load(i, warp + kWarps * i);
+  for (int i = 0; i < kDepth; ++i) load(i, begin + kStep * i);
   wait_for_previous();
   const int first_row = static_cast<int>(blockIdx.y) * 8 * kTiles;
   const float* x[kTiles];
@@ -109,25 +145,21 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1) multiply_split(const __grid_
     x[t] = job.x + static_cast<int64_t>(min(first_row + 8 * t + g, job.n_row - 1)) * job.n_in + 8 * c;
   }
   float sums[kTiles][4] = {};
-  for (int block = warp; block < n_block; block += kWarps * kDepth) {
+  for (int block = begin; block < n_block; block += kStep * kDepth) {
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
-      const int at = block + kWarps * i;
+      const int at = block + kStep * i;
       if (at >= n_block) break;
       multiply<kType, kTiles>(ring[i], x, at * kColumns, sums);
-      load(i, at + kWarps * kDepth);
+      load(i, at + kStep * kDepth);
     }
   }
   __shared__ float4 shared[kTiles][kWarps][kWarp];
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) shared[t][warp][lane] = {sums[t][0], sums[t][1], sums[t][2], sums[t][3]};
-  __syncthreads();
-  for (int t = warp; t < kTiles; t += kWarps) {
-    float4 sum = shared[t][0][lane];
-    for (int w = 1; w < kWarps; ++w) {
-      const float4 more = shared[t][w][lane];
-      sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
-    }
+  add_parts<kTiles, kWarps, kSlices>(shared, slice);
+  for (int t = warp; t < kTiles && slice == 0; t += kWarps) {
+    const float4 sum = shared[t][0][lane];
     const float y[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -137,6 +169,38 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1) multiply_split(const __grid_
       product.y[at] = product.add ? y[i] + product.add[at] : y[i];
     }
   }
+}
+
+constexpr int kManySlices = 8;
+constexpr int64_t kSlicedRows = 64;  // beyond, row tiles give blocks enough
+
+bool has_clusters() {
+  int device = 0, major = 0;
+  check(cudaGetDevice(&device), "reading device properties");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "reading device properties");
+  return major >= 9;
+}
+
+template <BlockType kType, int kTiles>
+void start(const SplitJob& job, int64_t strips, bool sliced, gpuStream_t stream) {
+  const unsigned row_tiles = static_cast<unsigned>((job.n_row + 8 * kTiles - 1) / (8 * kTiles));
+  if (!sliced) {
+    return launch(multiply_split<kType, kTiles, 16, 1>, dim3(static_cast<unsigned>(strips), row_tiles),
+                  dim3(16 * kWarp), 0, stream, job);
+  }
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = kManySlices;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(strips * kManySlices), row_tiles);
+  config.blockDim = dim3(4 * kWarp);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  check(cudaLaunchKernelEx(&config, multiply_split<kType, kTiles, 4, kManySlices>, job), "starting a kernel");
 }
 
 }  // namespace
@@ -157,13 +221,10 @@ void matmul_split(std::span<const Product> products, const float* x, int64_t n_r
     job.n_row = static_cast<int>(n_row);
     job.n_in = static_cast<int>(products[begin].weight->n_in);
     job.x = x;
-    const auto start = [&]<BlockType kType, int kTiles>() {
-      const dim3 grid(static_cast<unsigned>(strips), static_cast<unsigned>((n_row + 8 * kTiles - 1) / (8 * kTiles)));
-      launch(multiply_split<kType, kTiles>, grid, dim3(kWarps * kWarp), 0, stream, job);
-    };
+    const bool sliced = has_clusters() && n_row <= kSlicedRows && strips * 4 <= count_sms();
     with_float_type(type, [&]<BlockType kType>() {
-      if (n_row <= 8) return start.template operator()<kType, 1>();
-      start.template operator()<kType, 4>();
+      if (n_row <= 8) return start<kType, 1>(job, strips, sliced, stream);
+      start<kType, 4>(job, strips, sliced, stream);
     });
     begin = end;
   }

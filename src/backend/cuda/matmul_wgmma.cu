@@ -102,14 +102,16 @@ __device__ void finish_products(const Stages<kRows>& stages, Ring<kRows>& ring, 
 }
 
 /// Units of weights that a lane holds: a unit takes 2,048 clocks with 256 rows, 1,024 with 128; memory answers in
-/// 1,500.
-template <int kRows>
-constexpr int kAhead = kRows == 256 ? 2 : 3;
+/// 1,500. What is wide leaves registers for one unit only.
+template <WeightForm kForm, int kRows>
+constexpr int kAhead = kRows == 128               ? 3
+                       : unit_bytes(kForm) < 2200 ? 2
+                                                  : 1;
 
 template <WeightForm kForm, int kRows>
 __device__ void multiply_strip(int n_units, const uint8_t* strip, const Stages<kRows>& stages, Ring<kRows>& ring,
                                int lane, float (&sums)[kRows / 2]) {
-  constexpr int kUnits = kAhead<kRows>;
+  constexpr int kUnits = kAhead<kForm, kRows>;
   Unit<kForm> units[kUnits];
   const auto load = [&](int slot, int unit) {
     if (unit < n_units) units[slot].load(strip + static_cast<int64_t>(unit) * unit_bytes(kForm), lane);

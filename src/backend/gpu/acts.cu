@@ -153,8 +153,18 @@ __device__ float sum_in_order(const float (&x)[4], int lane) {
   return sum;
 }
 
+/// Added to a float below 2^22 it leaves the nearest whole number (even on ties) in the low bits of the sum, in two's
+/// complement: full rate, unlike the conversion instructions.
+constexpr float kWhole = 12582912.0f;  // 1.5 * 2^23
+
+__device__ float nearest_even(float x) { return (x + kWhole) - kWhole; }
+/// Half away from zero.
+__device__ float nearest_away(float x) {
+  const float r = nearest_even(x), rest = x - r;  // exact
+  return rest == 0.5f && x > 0 ? r + 1 : rest == -0.5f && x < 0 ? r - 1 : r;
+}
 /// Half to even, in [-8, 7].
-__device__ float signed_code(float u) { return fminf(7.0f, fmaxf(-8.0f, rintf(u))); }
+__device__ float signed_code(float u) { return fminf(7.0f, fmaxf(-8.0f, nearest_even(u))); }
 
 /// The least-squares scale among four steps; x without NaN, unit = -1 / extreme.
 __device__ Steps search_steps(const Four& x, float unit, float extreme, int lane) {
@@ -218,9 +228,9 @@ __device__ uint32_t encode(Four x, Grid grid, int lane, float& scale) {
   uint32_t word = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float code = by_amax ? fminf(fmaxf(roundf(x.v[i] * steps.factor), low), high)
+    const float code = by_amax ? fminf(fmaxf(nearest_away(x.v[i] * steps.factor), low), high)
                                : signed_code(x.v[i] * steps.factor * steps.step);
-    word |= static_cast<uint32_t>(static_cast<int>(code) & 255) << 8 * i;
+    word |= (__float_as_uint(code + kWhole) & 255) << 8 * i;
   }
   return word;
 }

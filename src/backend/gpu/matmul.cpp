@@ -125,15 +125,15 @@ void group_experts(const ExpertGroups& groups, gpuStream_t stream) {
   if (groups.n_row > groups.n_used) cuda::group_rows(groups, stream);
 }
 
-void matmul_experts(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input, const ExpertGroups& groups,
-                    float* y, const Workspace& workspace, gpuStream_t stream) {
+void matmul_experts(std::span<const ExpertProduct> products, const DeviceActs& acts, bool shared_input,
+                    const ExpertGroups& groups, const Workspace& workspace, gpuStream_t stream) {
   if (groups.n_row == 0) return;
   // Few rows an expert: every row that shares an expert's weights is one column of a tile of 8 at most.
   if (groups.n_row <= kCodeRows || acts.n_row <= kIntegerRows) {
-    return cuda::matmul_experts_integer(weight, acts, shared_input, groups, y, stream);
+    return cuda::matmul_experts_integer(products, acts, shared_input, groups, stream);
   }
-  CHECK(workspace.bytes >= cuda::experts_half_workspace(weight, groups.n_row));
-  cuda::matmul_experts_half(weight, acts, shared_input, groups, y, workspace, stream);
+  CHECK(workspace.bytes >= cuda::experts_half_workspace(*products[0].weight, groups.n_row));
+  cuda::matmul_experts_half(products, acts, shared_input, groups, workspace, stream);
 }
 
 #else
@@ -170,9 +170,9 @@ void matmul_float(std::span<const Product> products, const float* x, int64_t n_r
 
 void group_experts(const ExpertGroups&, gpuStream_t) {}
 
-void matmul_experts(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input, const ExpertGroups& groups,
-                    float* y, const Workspace&, gpuStream_t stream) {
-  matmul_experts_plain(weight, acts, shared_input, groups, y, stream);
+void matmul_experts(std::span<const ExpertProduct> products, const DeviceActs& acts, bool shared_input,
+                    const ExpertGroups& groups, const Workspace&, gpuStream_t stream) {
+  for (const ExpertProduct& p : products) matmul_experts_plain(*p.weight, acts, shared_input, groups, p.y, stream);
 }
 
 #endif

@@ -143,9 +143,20 @@ struct ExpertGroups {
 };
 void group_experts(const ExpertGroups& groups, gpuStream_t stream);
 
-/// y row r = x row (r, or r / n_used when shared_input) times W[ids[r]]^T. acts.n_row is the row count of x.
-void matmul_experts(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input, const ExpertGroups& groups,
-                    float* y, const Workspace& workspace, gpuStream_t stream);
+/// One of several products that read the same activations for the same experts.
+struct ExpertProduct {
+  const DeviceWeight* weight = nullptr;
+  float* y = nullptr;  // [groups.n_row, N]
+};
+/// y row r = x row (r, or r / n_used when shared_input) times W[ids[r]]^T. acts.n_row is the row count of x. Several
+/// products (gate and up) are one launch where their forms agree; the workspace is that of any one of them.
+void matmul_experts(std::span<const ExpertProduct> products, const DeviceActs& acts, bool shared_input,
+                    const ExpertGroups& groups, const Workspace& workspace, gpuStream_t stream);
+inline void matmul_experts(const DeviceWeight& weight, const DeviceActs& acts, bool shared_input,
+                           const ExpertGroups& groups, float* y, const Workspace& workspace, gpuStream_t stream) {
+  const ExpertProduct product{&weight, y};
+  matmul_experts(std::span(&product, 1), acts, shared_input, groups, workspace, stream);
+}
 void matmul_experts_float(const DeviceWeight& weight, const float* x, bool shared_input, const ExpertGroups& groups,
                           float* y, const Workspace& workspace, gpuStream_t stream);
 
