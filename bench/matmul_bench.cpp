@@ -87,7 +87,7 @@ std::vector<uint8_t> random_blocks(BlockType type, int64_t n_byte) {
 /// Seconds of one product of `weights[i]` with x, on all threads.
 double time_once(const Kernels& kernels, ThreadPool& pool, const LoadedWeight& weight, const ActRows& x, float* y,
                  std::vector<std::vector<uint8_t>>& scratch) {
-  const int64_t per_claim = strips_per_claim(weight, pool.size());
+  const int64_t per_claim = strips_per_claim(weight, x.n_tok, pool.size());
   const double start = now(pool.size());
   pool.run([&](int thread) {
     const Range all = share(weight.n_strip(), 1, thread, pool.size());

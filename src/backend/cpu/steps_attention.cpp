@@ -39,6 +39,11 @@ struct Sums {
   float *peak = nullptr, *sum = nullptr;  // [queries]: largest score, sum of exp(score - peak)
 
   static int64_t floats(const AttentionParams& params) { return queries_per_piece(params) * (params.d_head + 2); }
+  void copy_to(const Sums& other, int64_t n, int64_t d_head) const {
+    std::copy_n(o, n * d_head, other.o);
+    std::copy_n(peak, n, other.peak);
+    std::copy_n(sum, n, other.sum);
+  }
   Sums(const AttentionParams& params, float* memory) {
     const int64_t n = queries_per_piece(params);
     o = memory;
@@ -375,38 +380,64 @@ class Pieces {
   int64_t n_ = 0, n_shared_ = 1;
 };
 
-/// Writes one head of one row into its page.
-void store_head(const KvMemory& memory, const Kernels& kernels, int64_t cell, int64_t head, const float* k,
-                const float* v, uint16_t* halves) {
-  const int64_t page = cell / kPageTokens, at = cell % kPageTokens, d = memory.d_head;
-  if (memory.type == CacheType::f32) {
-    auto* keys = reinterpret_cast<float*>(memory.key_page(page, head));
-    for (int64_t i = 0; i < d; ++i) keys[i * kPageTokens + at] = k[i];
-    std::copy_n(v, d, reinterpret_cast<float*>(memory.value_page(page, head)) + at * d);
-    return;
+/// Rows of a step that go to one page: consecutive positions of one sequence.
+struct PageRows {
+  int64_t row, n;    // rows of the values k and v
+  int64_t page, at;  // position within the page
+};
+
+/// Writes one head of some rows into their page; keys are transposed on the way.
+void store_f32(const KvMemory& memory, const CpuStep& step, const PageRows& rows, int64_t head) {
+  const int64_t d = memory.d_head;
+  auto* keys = reinterpret_cast<float*>(memory.key_page(rows.page, head)) + rows.at;
+  auto* values = reinterpret_cast<float*>(memory.value_page(rows.page, head)) + rows.at * d;
+  for (int64_t r = 0; r < rows.n; ++r) {
+    const float* k = step.in[0].f32(rows.row + r) + head * d;
+    for (int64_t i = 0; i < d; ++i) keys[i * kPageTokens + r] = k[i];
+    std::copy_n(step.in[1].f32(rows.row + r) + head * d, d, values + r * d);
   }
-  auto* keys = reinterpret_cast<uint16_t*>(memory.key_page(page, head));
-  kernels.to_f16(k, d, halves);
-  for (int64_t i = 0; i < d; ++i) keys[i * kPageTokens + at] = halves[i];
-  kernels.to_f16(v, d, reinterpret_cast<uint16_t*>(memory.value_page(page, head)) + at * d);
+}
+/// `halves`: [rows.n, d_head] scratch.
+void store_f16(const KvMemory& memory, const Kernels& kernels, const CpuStep& step, const PageRows& rows, int64_t head,
+               uint16_t* halves) {
+  const int64_t d = memory.d_head;
+  auto* keys = reinterpret_cast<uint16_t*>(memory.key_page(rows.page, head)) + rows.at;
+  auto* values = reinterpret_cast<uint16_t*>(memory.value_page(rows.page, head)) + rows.at * d;
+  for (int64_t r = 0; r < rows.n; ++r) {
+    kernels.to_f16(step.in[0].f32(rows.row + r) + head * d, d, halves + r * d);
+    kernels.to_f16(step.in[1].f32(rows.row + r) + head * d, d, values + r * d);
+  }
+  for (int64_t i = 0; i < d; ++i) {
+    for (int64_t r = 0; r < rows.n; ++r) keys[i * kPageTokens + r] = halves[r * d + i];
+  }
 }
 
 }  // namespace
 
-Needs needs_kv_store(const CpuStep& step, const PlanLimits&, int) { return {.thread = step.in[0].width() * 2}; }
+Needs needs_kv_store(const CpuStep& step, const PlanLimits&, int) {
+  return {.thread = kPageTokens * step.memory<KvMemory>().d_head * 2};
+}
 
 // Split by heads: rows of one page lie in the same cache lines of its transposed keys.
 void run_kv_store(const CpuStep& step, Worker& worker) {
   const auto& memory = step.memory<KvMemory>();
-  const int64_t d = memory.d_head;
   const Range heads = share(memory.n_head_kv, 1, worker.thread(), worker.n_thread());
-  for (int64_t r = 0; r < worker.n_row(step.in[0]); ++r) {
+  const int64_t n_row = worker.n_row(step.in[0]);
+  for (int64_t r = 0; r < n_row;) {
     const int64_t token = worker.token(step.in[0], r), pos = worker.row(token).pos;
-    const int64_t page = worker.sequence(token).pages[static_cast<size_t>(pos / kPageTokens)];
-    for (int64_t h = heads.begin; h < heads.end; ++h) {
-      store_head(memory, worker.kernels(), page * kPageTokens + pos % kPageTokens, h, step.in[0].f32(r) + h * d,
-                 step.in[1].f32(r) + h * d, worker.scratch<uint16_t>());
+    PageRows rows{r, 1, worker.sequence(token).pages[static_cast<size_t>(pos / kPageTokens)], pos % kPageTokens};
+    for (; r + rows.n < n_row && rows.at + rows.n < kPageTokens; ++rows.n) {
+      const RowInfo& next = worker.row(worker.token(step.in[0], r + rows.n));
+      if (next.sequence != worker.row(token).sequence || next.pos != pos + rows.n) break;
     }
+    for (int64_t h = heads.begin; h < heads.end; ++h) {
+      if (memory.type == CacheType::f32) {
+        store_f32(memory, step, rows, h);
+      } else {
+        store_f16(memory, worker.kernels(), step, rows, h, worker.scratch<uint16_t>());
+      }
+    }
+    r += rows.n;
   }
 }
 
@@ -428,7 +459,7 @@ void run_attention(const CpuStep& step, Worker& worker) {
     if (n_shared > 1 && i % n_shared >= piece.n_segment()) continue;
     attention.begin(piece);
     if (n_shared > 1) {
-      std::memcpy(shared(i).o, attention.segment(piece, i % n_shared).o, static_cast<size_t>(Sums::floats(params)) * 4);
+      attention.segment(piece, i % n_shared).copy_to(shared(i), attention.n_query(piece), params.d_head);
       continue;
     }
     for (int64_t s = 0; s < piece.n_segment(); ++s) attention.merge(piece, attention.segment(piece, s));

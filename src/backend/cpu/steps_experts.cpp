@@ -13,19 +13,24 @@ namespace onebit::cpu {
 namespace {
 
 /// (token, j) pairs ordered by expert: `order` lists result rows, those of expert e are first[e] .. first[e + 1] - 1.
+/// `used` lists the n_used experts that have any.
 struct Grouping {
-  int32_t *first, *order;
+  int32_t *first, *order, *used;
+  int64_t n_used;
 };
 
-int64_t grouping_bytes(int64_t n_expert, int64_t n_pair) { return (n_expert + 2 + n_pair) * 4; }
+int64_t grouping_bytes(int64_t n_expert, int64_t n_pair) { return (2 * n_expert + 2 + n_pair) * 4; }
 
 /// Counting sort. Every thread makes its own copy: that is cheaper than waiting for one thread.
 Grouping group_by_expert(const int32_t* ids, int64_t n_pair, int64_t n_expert, int32_t* memory) {
-  const Grouping g{memory, memory + n_expert + 2};
+  Grouping g{memory, memory + n_expert + 2, memory + n_expert + 2 + n_pair, 0};
   std::fill_n(g.first, n_expert + 2, 0);
   for (int64_t i = 0; i < n_pair; ++i) ++g.first[ids[i] + 2];
   for (int64_t e = 2; e < n_expert + 2; ++e) g.first[e] += g.first[e - 1];
   for (int64_t i = 0; i < n_pair; ++i) g.order[g.first[ids[i] + 1]++] = static_cast<int32_t>(i);
+  for (int64_t e = 0; e < n_expert; ++e) {
+    if (g.first[e + 1] > g.first[e]) g.used[g.n_used++] = static_cast<int32_t>(e);
+  }
   return g;
 }
 
@@ -90,14 +95,6 @@ void multiply_expert(const ExpertJob& job, int64_t expert, Range strips, uint8_t
   }
 }
 
-/// The next expert after `expert` that some row chose, or n_expert.
-int64_t next_in_use(const ExpertJob& job, int64_t expert) {
-  do {
-    ++expert;
-  } while (expert < job.weight.n_expert && job.n_rows_of(expert) == 0);
-  return expert;
-}
-
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
@@ -122,13 +119,11 @@ void run_matmul_experts(const CpuStep& step, Worker& worker) {
   uint8_t* scratch = worker.scratch<uint8_t>() + aligned(grouping_bytes(weight.n_expert, n_pair));
   const int64_t per_claim = std::clamp<int64_t>(weight.n_strip() / (2 * worker.n_thread()), 1, 16);
   const int64_t claims = (weight.n_strip() + per_claim - 1) / per_claim;  // of each expert in use
-  int64_t expert = next_in_use(job, -1), index = 0;                       // and its index among the experts in use
-  for (int64_t i = step.claims->fetch_add(1);; i = step.claims->fetch_add(1)) {
-    for (; index < i / claims && expert < weight.n_expert; ++index) expert = next_in_use(job, expert);
-    if (expert >= weight.n_expert) return;
-    const int64_t first = i % claims * per_claim;
-    multiply_expert(job, expert, {first, std::min(first + per_claim, weight.n_strip())}, scratch);
-  }
+  worker.deal(step, groups.n_used * claims, 1, [&](Range claim) {
+    const int64_t first = claim.begin % claims * per_claim;
+    multiply_expert(job, groups.used[claim.begin / claims], {first, std::min(first + per_claim, weight.n_strip())},
+                    scratch);
+  });
 }
 
 Needs needs_route(const CpuStep& step, const PlanLimits&, int) {

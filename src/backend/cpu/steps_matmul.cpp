@@ -75,9 +75,12 @@ GemmFn gemm_for(const Kernels& kernels, BlockType type) {
 
 int64_t strip_scratch_bytes() { return kTilesPerPass * kTileFloats * 4 + kBlocksPerChunk * kWideBytesMax; }
 
-int64_t strips_per_claim(const LoadedWeight& weight, int n_thread) {
+int64_t strips_per_claim(const LoadedWeight& weight, int64_t n_tok, int n_thread) {
   const int64_t fitting = std::clamp<int64_t>(kClaimBytes / weight.strip_bytes, 1, 16);
-  return std::clamp<int64_t>(weight.n_strip() / (8 * n_thread), 1, fitting);
+  const int64_t n = std::clamp<int64_t>(weight.n_strip() / ((n_tok > kTileTokens ? 8 : 16) * n_thread), 1, fitting);
+  if (weight.form == LoadedWeight::Form::strips) return n;
+  constexpr int64_t kWhole = kFloatStrip / kLanes;  // narrower parts of a float strip take as long
+  return weight.n_strip() >= kWhole * n_thread ? (n + kWhole - 1) / kWhole * kWhole : n;
 }
 
 void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
@@ -155,7 +158,7 @@ void run_matmul(const CpuStep& step, Worker& worker) {
   const int64_t n_row = worker.n_row(x);
   const Results to{y.f32(), y.width(), nullptr};
   if (n_row == 0) return;
-  worker.deal(step, weight.n_strip(), strips_per_claim(weight, worker.n_thread()), [&](Range strips) {
+  worker.deal(step, weight.n_strip(), strips_per_claim(weight, n_row, worker.n_thread()), [&](Range strips) {
     if (weight.form == LoadedWeight::Form::strips) {
       const ActRows act{x.data, n_row, weight.n_in / kBlock};
       multiply_strips(worker.kernels(), weight, weight.data, strips, act, to, worker.scratch<uint8_t>());

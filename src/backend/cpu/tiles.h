@@ -39,7 +39,7 @@ void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const u
 void multiply_floats(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
                      const float* x, int64_t n_tok, const Results& to, float* scratch);
 
-/// Strips to claim at a time: about 8 claims a thread, so that threads end together, within a part of L2.
-int64_t strips_per_claim(const LoadedWeight& weight, int n_thread);
+/// Strips to claim at a time: so that threads end together, and for prompts within a part of L2.
+int64_t strips_per_claim(const LoadedWeight& weight, int64_t n_tok, int n_thread);
 
 }  // namespace onebit::cpu

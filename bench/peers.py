@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Our speed beside another engine's on the same random weights, interleaved.
+
+usage: bench/peers.py --peer "llama-bench" [--peer "other/llama-bench -rtr 1"] [--binary build/1bit] [--threads 2] [--reps 5]
+                      [--prompt 8,16,128,512] [--gen 64] [--depth 0] [--keep DIR] [--csv FILE] SHAPE ...
+
+SHAPE is what `1bit bench -m shape:SHAPE` takes, e.g. qwen3-0.6b or qwen3.8-27b@4,vocab=151936. Each shape is written to a file that
+both engines read. --peer is a command that understands llama-bench's flags (-m -t -p -n -d -r -o json). Each repetition runs every
+engine once, one after the other, as fresh processes. Prints a Markdown table of medians (best) and ratios to the fastest peer of each
+row; the CSV has one line for each engine, row and repetition.
+"""
+import argparse
+import csv
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+def output_of(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{shlex.join(command)} failed with {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def run_ours(args, path):
+    """Tokens a second by row name (pp512, tg64@2048 ...)."""
+    command = [args.binary, "bench", "-m", path, "-t", str(args.threads), "--prompt", args.prompt, "--gen", args.gen, "--verify", "0",
+               "--depth", args.depth, "--reps", "1", "--json"]
+    return {row["test"]: row["tokens_per_second"]["median"] for row in json.loads(output_of(command))["rows"]}
+
+
+def run_peer(args, peer, path):
+    command = [*shlex.split(peer), "-m", path, "-t", str(args.threads), "-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", "1",
+               "-o", "json"]
+    text = output_of(command)
+    rows = {}
+    for row in json.loads(text[text.index("["):]):
+        name = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
+        rows[name + (f"@{row['n_depth']}" if row.get("n_depth") else "")] = row["avg_ts"]
+    return rows
+
+
+def measure(args, shape, path):
+    """{engine: {row: [tokens a second of each repetition]}}"""
+    engines = {"1bit": lambda: run_ours(args, path)}
+    for peer in args.peer:
+        engines[peer] = lambda peer=peer: run_peer(args, peer, path)
+    results = {name: {} for name in engines}
+    for _ in range(args.reps):
+        for name, run in engines.items():
+            for row, speed in run().items():
+                results[name].setdefault(row, []).append(speed)
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
+    parser.add_argument("shapes", nargs="+")
+    parser.add_argument("--peer", action="append", required=True)
+    parser.add_argument("--binary", default="build/1bit")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--prompt", default="8,16,128,512")
+    parser.add_argument("--gen", default="64")
+    parser.add_argument("--depth", default="0")
+    parser.add_argument("--keep", help="folder for the files of the shapes; those that are there are used")
+    parser.add_argument("--csv")
+    args = parser.parse_args()
+    lines = []
+    print("| shape | row | 1bit t/s, median (best) | fastest peer | ratio |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as scratch:
+        for shape in args.shapes:
+            path = os.path.join(args.keep or scratch, re.sub(r"[^\w.-]+", "-", shape) + ".gguf")
+            if not os.path.exists(path):
+                output_of([args.binary, "convert", f"shape:{shape}", path])
+            results = measure(args, shape, path)
+            for engine, rows in results.items():
+                lines += [[shape, engine, row, rep, round(speed, 2)] for row, speeds in rows.items() for rep, speed in enumerate(speeds)]
+            for row, ours in results["1bit"].items():
+                peers = [rows[row] for engine, rows in results.items() if engine != "1bit" and row in rows]
+                if not peers:
+                    continue
+                theirs = max(peers, key=statistics.median)
+                ratio = statistics.median(ours) / statistics.median(theirs)
+                print(f"| {shape} | {row} | {statistics.median(ours):.1f} ({max(ours):.1f}) | "
+                      f"{statistics.median(theirs):.1f} ({max(theirs):.1f}) | {ratio:.2f} |", flush=True)
+            if not args.keep:
+                os.remove(path)
+    if args.csv:
+        with open(args.csv, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["shape", "engine", "row", "rep", "tokens_per_second"])
+            writer.writerows(lines)
+
+
+if __name__ == "__main__":
+    main()
