@@ -21,6 +21,7 @@ struct Drafting {
   Acceptance model, lookup;
   DraftAccount account;
   Lookup index;
+  int64_t lookup_length = 2;  // most tokens to look up: doubled when all were right, halved when one was wrong
 };
 
 }  // namespace onebit

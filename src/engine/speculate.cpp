@@ -25,7 +25,7 @@ double ms_since(Clock::time_point start) {
 
 }  // namespace
 
-Speculator::Speculator(Engine& engine) : engine_(engine), model_prior_(kModelPrior), lookup_prior_(kLookupPrior) {
+Speculator::Speculator(Engine& engine) : engine_(engine), model_prior_(kModelPrior) {
   const PlanLimits& limits = engine.target_limits();
   const auto n_slots = static_cast<size_t>(engine.options().n_slots);
   const auto n_tok = static_cast<size_t>(limits.n_tok);
@@ -44,6 +44,8 @@ Speculator::Speculator(Engine& engine) : engine_(engine), model_prior_(kModelPri
   tapped_.resize(n_slots);
   lengths_.reserve(n_slots);
 }
+
+Drafting Speculator::new_drafting() const { return {model_prior_, kLookupPrior}; }
 
 // --- costs -------------------------------------------------------------------------------------------------------
 
@@ -218,7 +220,8 @@ void Speculator::limit_loss(Wish& wish) const {
 void Speculator::use_lookup(Wish& wish) {
   Drafting& drafting = wish.generation->drafting();
   if (!engine_.options().lookup) return;
-  const std::span<const int32_t> found = drafting.index.propose(wish.generation->history(), wish.limit);
+  const std::span<const int32_t> found =
+      drafting.index.propose(wish.generation->history(), std::min(wish.limit, drafting.lookup_length));
   if (found.empty()) return;
   std::vector<double> chances;
   for (size_t n = 1; n <= found.size(); ++n) chances.push_back(drafting.lookup.survival(static_cast<int64_t>(n)));
@@ -415,6 +418,10 @@ int64_t Speculator::accept(Generation& generation, int64_t out_row) {
     drafting.account.plain_step();
   } else if (goes_on) {
     drafting.account.round(static_cast<double>(n_kept), drafting.n_extra);
+    if (drafting.source == DraftSource::lookup && n_drafted > 0) {
+      drafting.lookup_length =
+          n_kept == n_drafted ? 2 * drafting.lookup_length : std::max<int64_t>(drafting.lookup_length / 2, 2);
+    }
     Acceptance& belief = drafting.source == DraftSource::model ? drafting.model : drafting.lookup;
     const std::span<const float> proposed = drafting.untested;
     belief.learn(n_drafted, n_kept, proposed.subspan(std::min(proposed.size(), drafting.tokens.size())));
@@ -431,8 +438,7 @@ void Speculator::finish(Generation& generation) {
   };
   if (generation.n_generated() < 8 || !adaptive(generation)) return;
   const Drafting& drafting = generation.drafting();
-  blend(model_prior_, drafting.model.weights());
-  blend(lookup_prior_, drafting.lookup.weights());
+  blend(model_prior_, drafting.model.weights());  // what a text repeats says nothing about the next one
 }
 
 // --- what the drafter is fed -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Speculator {
   void measure(Session& session);
   const StepCosts& costs() const { return costs_; }
   /// What an answer starts with.
-  Drafting new_drafting() const { return {model_prior_, lookup_prior_}; }
+  Drafting new_drafting() const;
 
   /// Drafts for all answers of the coming step, in which `n_prompt` rows of prompts take part too.
   void draft(std::span<Generation* const> answers, int64_t n_prompt);
@@ -86,7 +86,7 @@ class Speculator {
   Engine& engine_;
   StepCosts costs_;
   CostCurve encode_cost_;
-  RateWeights model_prior_, lookup_prior_;
+  RateWeights model_prior_;
   StepBase base_;
   double rate_ = 0;
   std::vector<Wish> wishes_;
