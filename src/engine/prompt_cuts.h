@@ -9,9 +9,8 @@
 
 namespace onebit {
 
-/// Shortest piece that ends with a turn: every piece is a pass over the model, and shorter ones are read again almost as
-/// fast as their state is found.
-inline constexpr int64_t kShortestPiece = 16;
+/// Shortest piece that ends with a turn, since every piece is a pass over the model.
+inline constexpr int64_t kShortestPiece = 4;
 
 struct PromptCut {
   int64_t pos = 0;    // tokens before it

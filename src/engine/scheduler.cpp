@@ -263,7 +263,8 @@ void Scheduler::Impl::plan_reading(Slot& slot) {
   slot.cuts.clear();
   if (engine.cache_sizes().n_entries > 0) {
     for (const PromptCut& cut : prompt_cuts(request.prompt, request.turn_ids, engine.cache_sizes().every)) {
-      if (cut.pos > slot.n_kept) slot.cuts.push_back(cut);
+      // Not behind the one token that ends the turn of the answer from which this prompt goes on.
+      if (cut.pos > slot.n_kept + (slot.n_kept > 0 ? 1 : 0)) slot.cuts.push_back(cut);
     }
   }
   // Other conversations start from the first cut, with a drafter that has seen what is before it.

@@ -126,21 +126,22 @@ def test_few_states_many_conversations(start):
     assert metric(server, "onebit:prefix_cache_budget_bytes") <= 12 << 20
 
 
-def test_a_saved_slot_survives_a_restart(start, own_server):
+def test_a_saved_slot_survives_a_restart(start, tmp_path):
+    flags = ["--parallel", "1", "--ctx-size", "2048", "--slot-save-path", str(tmp_path)]
+    first = start(*flags)
     messages = [SYSTEM] + user("Please remember the word heliotrope.")
-    reply = ask(own_server, messages)
-    slot = [s for s in own_server.get("/slots") if s["n_past"] >= reply["usage"]["prompt_tokens"]][0]["id"]
-    saved = own_server.post("/slots/%d?action=save" % slot, {"filename": "talk.bin"})
-    assert saved["id_slot"] == slot and saved["n_written"] == (own_server.folder / "talk.bin").stat().st_size
+    reply = ask(first, messages)
+    saved = first.post("/slots/0?action=save", {"filename": "talk.bin"})
+    assert saved["id_slot"] == 0 and saved["n_written"] == (tmp_path / "talk.bin").stat().st_size
     messages += [reply["choices"][0]["message"]] + user("Which word was it?")
-    expected = ask(own_server, messages)
+    expected = ask(first, messages)
 
-    other = start("--parallel", "2", "--ctx-size", "4096", "--slot-save-path", str(own_server.folder))
-    restored = other.post("/slots/1?action=restore", {"filename": "talk.bin"})
+    other = start(*flags)
+    restored = other.post("/slots/0?action=restore", {"filename": "talk.bin"})
     assert restored["n_restored"] == saved["n_saved"] and restored["n_read"] == saved["n_written"]
     actual = ask(other, messages)
     assert cached(actual) == cached(expected) > 150 and text(actual) == text(expected)
-    assert other.post("/slots/1?action=erase", {})["n_erased"] > 0
+    assert other.post("/slots/0?action=erase", {})["n_erased"] > 0
     assert cached(ask(other, messages)) == 0
 
 
