@@ -288,7 +288,7 @@ void GpuProgram::run_graph(const Run& run, const Shape& shape) {
 }
 
 gpuGraphExec_t GpuProgram::record(const Run& run) {
-  check(gpuStreamBeginCapture(run.stream, gpuStreamCaptureModeThreadLocal), "recording a graph");
+  check(gpuStreamBeginCapture(run.stream, gpuStreamCaptureModeRelaxed), "recording a graph");
   gpuGraph_t graph = nullptr;
   try {
     enqueue(run);

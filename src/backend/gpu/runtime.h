@@ -74,7 +74,7 @@ inline int64_t most_shared_bytes(const gpuDeviceProp& device) {
 #define gpuEventRecord ONEBIT_GPU(EventRecord)
 #define gpuEventSynchronize ONEBIT_GPU(EventSynchronize)
 #define gpuStreamBeginCapture ONEBIT_GPU(StreamBeginCapture)
-#define gpuStreamCaptureModeThreadLocal ONEBIT_GPU(StreamCaptureModeThreadLocal)
+#define gpuStreamCaptureModeRelaxed ONEBIT_GPU(StreamCaptureModeRelaxed)
 #define gpuStreamEndCapture ONEBIT_GPU(StreamEndCapture)
 #define gpuGraphLaunch ONEBIT_GPU(GraphLaunch)
 #define gpuGraphDestroy ONEBIT_GPU(GraphDestroy)
