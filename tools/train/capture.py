@@ -5,8 +5,9 @@ usage: capture.py --target DIR --prompts PROMPTS.jsonl --out ROWS.safetensors [-
   PROMPTS    one JSON object a line: {"prompt": "raw text"} or {"messages": [{"role": "user", "content": "..."}]}
   --server   write through a running server's /v1/completions, for instance `1bit serve -m model.gguf` at http://127.0.0.1:8080:
              the text is then that of the quantised model that will be served
-  --device   write through transformers, in batches
-Answers are kept in OUT.answers.jsonl as they come: a stopped run goes on where it was. Rows are packed at the end.
+  --device   write through transformers; models of full attention alone (llama, qwen3, ...) with --parallel slots that take the next
+             prompt as soon as they are free, others in batches
+Answers are kept in OUT.answers.jsonl: a stopped run goes on where it was. Rows are packed at the end.
 """
 import argparse
 import concurrent.futures
@@ -19,7 +20,7 @@ import urllib.request
 
 import torch
 
-from dflash import rows, targets
+from dflash import rows, targets, writer
 
 
 def arguments():
@@ -34,6 +35,9 @@ def arguments():
     p.add_argument("--greedy-share", type=float, default=0.6, help="the rest is sampled")
     p.add_argument("--temperature", type=float, default=0.7)
     p.add_argument("--parallel", type=int, default=4, help="requests at a time, or the batch size")
+    p.add_argument("--apart", action="store_true", help="one chat a row, as it will be served, instead of rows filled with several")
+    p.add_argument("--longest", type=int, default=256, help="longer prompts (in tokens) are left out")
+    p.add_argument("--seconds", type=float, default=1e9, help="stop writing after this time and use what is there (with --device)")
     p.add_argument("--thinking", action="store_true", help="render chats with enable_thinking")
     a = p.parse_args()
     if bool(a.server) == bool(a.device):
@@ -84,14 +88,32 @@ def through_server(a, jobs):
             yield i, t, *f.result()
 
 
-def through_transformers(a, jobs, tokenizer):
+def full_attention(path):
+    c = targets.read_config(path)
+    c = c.get("text_config", c)
+    return set(c.get("layer_types") or ["full_attention"]) == {"full_attention"} and not c.get("use_sliding_window")
+
+
+def through_slots(a, jobs, tokenizer):
+    ids = [tokenizer(p, add_special_tokens=False)["input_ids"] for _, p, _ in jobs]
+    jobs, ids = zip(*((j, x) for j, x in zip(jobs, ids) if len(x) <= a.longest))
+    began = time.time()
+    w = writer.Writer(writer.load(a.target, a.device), ids, [t for _, _, t in jobs], a.max_new, min(a.parallel, len(jobs)), {tokenizer.eos_token_id})
+    for k, answer, ended in w.run(a.seconds, lambda done, n: progress(done, n, began)):
+        yield jobs[k][0], jobs[k][2], tokenizer.decode(answer), ended
+
+
+def through_batches(a, jobs, tokenizer):
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(a.target, dtype=torch.bfloat16 if a.device != "cpu" else torch.float32).to(a.device).eval()
     tokenizer.padding_side = "left"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    began = time.time()
     for temperature in sorted({t for _, _, t in jobs}):
         mine = sorted((j for j in jobs if j[2] == temperature), key=lambda j: len(j[1]))
         for k in range(0, len(mine), a.parallel):
+            if time.time() - began > a.seconds:
+                return
             batch = mine[k:k + a.parallel]
             x = tokenizer([p for _, p, _ in batch], return_tensors="pt", padding=True, add_special_tokens=False).to(a.device)
             sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
@@ -113,7 +135,7 @@ def build_rows(a, prompts, answers, tokenizer):
         packed.append((encode(prompts[r["i"]]), answer, 2 if r["temperature"] else 1))
     random.Random(3).shuffle(packed)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos
-    tokens, written = rows.pack(packed, a.row, pad, pad)
+    tokens, written = rows.pack(packed, a.row, pad, pad, a.apart)
     rows.save(a.out, tokens, written)
     print(f"{a.out}: {len(tokens)} rows of {a.row}, {(written > 0).float().mean():.2f} of the tokens written by the target")
 
@@ -134,7 +156,8 @@ def main():
     jobs = [j for j in jobs if j[0] not in known]
     began = time.time()
     with open(kept, "a", encoding="utf8") as f:
-        for i, t, text, ended in through_server(a, jobs) if a.server else through_transformers(a, jobs, tokenizer):
+        write = through_server(a, jobs) if a.server else (through_slots if full_attention(a.target) else through_batches)(a, jobs, tokenizer)
+        for i, t, text, ended in write:
             row = {"i": i, "temperature": t, "text": text, "ended": ended}
             f.write(json.dumps(row, ensure_ascii=False) + "\n")
             answers.append(row)

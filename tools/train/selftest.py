@@ -10,7 +10,7 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "demo")]
-from dflash import drafter, qwen35        # noqa: E402
+from dflash import drafter, grid, qwen35, rows        # noqa: E402
 
 
 def tiny_drafter(version=2, **more):
@@ -102,6 +102,20 @@ def window_is_exact():
     return seen == [list(range(5, 12)), list(range(8, 12))] and rows.tolist() == [[12, 13, 14, 15]]
 
 
+def rounding_is_stable():
+    w = torch.randn(8, 64, generator=torch.Generator().manual_seed(4)) * 0.05
+    once = grid.rounded(w)
+    error = ((once - w).pow(2).mean().sqrt() / w.std()).item()
+    return 0.05 < error < 0.1 and torch.allclose(grid.rounded(once), once, atol=1e-6)
+
+
+def rows_apart():
+    answers = [([1, 2], [3], 1), ([4], [5, 6], 2)]
+    together, _ = rows.pack(answers, 10, 0, 9)
+    apart, marks = rows.pack(answers, 10, 0, 9, apart=True)
+    return len(together) == 1 and apart[:, :5].tolist() == [[1, 2, 3, 0, 9], [4, 5, 6, 0, 9]] and marks[1, :4].tolist() == [0, 2, 2, 0]
+
+
 def template_equals_conversations():
     import conversations as cv
     import prompts
@@ -119,7 +133,7 @@ def template_equals_conversations():
 
 
 CHECKS = [delta_rule_in_chunks, decoding_equals_the_pass, conv_starts_as_identity, conv_vectors, selector_vectors, zero_selector_is_argmax, anchors_do_not_see_each_other,
-          window_is_exact, template_equals_conversations]
+          window_is_exact, rounding_is_stable, rows_apart, template_equals_conversations]
 
 
 def main():

@@ -47,10 +47,12 @@ def arguments():
     p.add_argument("--batch", type=int, default=32)
     p.add_argument("--anchors", type=int, default=64)
     p.add_argument("--lr", type=float, default=2e-3)
+    p.add_argument("--flat", type=float, default=0.3, help="share of the run at the full learning rate")
     p.add_argument("--gamma", type=float, default=7.0, help="7 for blocks of 16, 4 for blocks of 8")
     p.add_argument("--selector-from", type=float, default=0.25)
     p.add_argument("--joint-from", type=float, default=0.6)
     p.add_argument("--save-every", type=float, default=120, help="seconds between saved states")
+    p.add_argument("--from", dest="start", help="a trained drafter's directory to go on from, for another target of the same shape; its sizes are used")
     p.add_argument("--resume", action="store_true")
     return p.parse_args()
 
@@ -70,7 +72,7 @@ class Trainer:
         torch.manual_seed(1000 + self.rank)
         self.autocast = lambda: torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
         self.target = targets.load(a.target, self.device)
-        self.c = c = make_config(a, self.target)
+        self.c = c = self.load_config(a.start) if a.start else make_config(a, self.target)
         tokens, written = row_files.load(a.rows)
         order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(5))
         n_val = min(256, max(1, len(tokens) // 10))
@@ -78,7 +80,10 @@ class Trainer:
         self.tokens, self.written = (x[order[n_val:]].to(self.device) for x in (tokens, written))
         self.length = tokens.shape[1]
         torch.manual_seed(0)
-        self.model = drafter.Drafter(c).initialise().to(self.device)
+        self.model = drafter.Drafter(c).initialise()
+        if a.start:
+            self.model.load_state_dict({k: v.float() for k, v in load_file(os.path.join(a.start, "model.safetensors")).items()})
+        self.model.to(self.device)
         torch.manual_seed(1000 + self.rank)
         self.opt = MuonAdam(list(self.model.named_parameters()), a.lr, a.lr)
         self.mask_emb = self.target.embedding[c.mask_id].float()
@@ -94,6 +99,10 @@ class Trainer:
 
     def path(self, name):
         return os.path.join(self.a.out, name)
+
+    def load_config(self, path):
+        with open(os.path.join(path, "config.json"), encoding="utf8") as f:
+            return drafter.Config.from_hf(json.load(f))
 
     # ---- one batch
 
@@ -148,7 +157,7 @@ class Trainer:
                 total = loss + min(1.0, (done - a.selector_from) / 0.1) * sel
         total.backward()
         average_gradients(self.opt.params, self.world)
-        self.opt.step(schedule(done, (self.step + 1) / 150))
+        self.opt.step(schedule(done, (self.step + 1) / 150, a.flat))
         self.opt.zero()
         self.step += 1
         return loss, sel

@@ -70,11 +70,20 @@ WORDS = ("river mountain garden window bridge candle market winter summer engine
          "paragraph chapter history science number answer question morning evening friend family animal butterfly elephant dolphin").split()
 ADJECTIVES = "small large old new quiet bright heavy light red green blue simple useful wooden clean broken warm cold".split()
 TOPICS = ("the sea|tea|the moon|a garden|old maps|libraries|bread|rivers|bicycles|the wind|trains|rain|stars|mountains|bees|clocks|coffee|books|music|winter|bridges|markets|paper|trees|the desert").split("|")
+DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 LANGS = ["Python", "C", "C++", "Rust", "Go", "JavaScript", "TypeScript", "Bash"]
 
 
 def number(rng, top=100):
     return rng.randint(2, top)
+
+
+# questions of prompts.py that must not be trained on
+HELD_OUT = ("A baker makes 24 loaves", "Maria has 17 apples and gets 25 more", "Tell me about Portugal.")
+
+
+def held_out(doc):
+    return any(h in doc for h in HELD_OUT)
 
 
 # ---------------------------------------------------------------- small tasks: each returns (question, answer, thought)
@@ -143,6 +152,53 @@ def word_problem(rng):
             f"{b * c} {t} are shared by {c} friends. {b * c} / {c} = {b}.")
 
 
+WORKERS = "baker potter carpenter gardener painter farmer weaver tailor printer cook florist toymaker".split()
+MADE = "loaves cakes bowls chairs baskets pies bottles scarves posters candles boxes toys".split()
+TIMES = {2: "twice", 3: "three times", 4: "four times"}
+
+
+def steps_problem(rng):
+    """a problem of several steps; the answer names what each line computes and ends with the result"""
+    n, m = rng.sample(NAMES, 2)
+    t, who, he = rng.choice(FRUIT + THINGS), *rng.choice([(w, h) for w in WORKERS for h in ("He", "She")])
+    a, b, c = number(rng, 40) + 4, number(rng, 20), rng.randint(2, 4)
+    kind = rng.randrange(9)
+    if kind < 2:
+        t, many = rng.choice(MADE), (1 + c) * a
+        b = number(rng, many - 2)
+        verb = rng.choice([("sells", "sold"), ("gives away", "given away"), ("keeps", "kept")])
+        q = f"A {who} makes {a} {t} in the morning and {TIMES[c]} as many in the afternoon. {he} {verb[0]} {b}{rng.choice([' ' + t, ' of them', ''])}. How many {t} are left?"
+        lines = [f"In the morning: {a} {t}.", f"In the afternoon: {c} * {a} = {c * a} {t}.", f"Together: {a} + {c * a} = {many} {t}.", f"{verb[1].capitalize()}: {b} {t}.", f"Left: {many} - {b} = {many - b} {t}."]
+        r = many - b
+    elif kind == 2:
+        q = f"{n} has {a} {t}. {m} has {TIMES[c]} as many. How many {t} do they have together?"
+        lines, r = [f"{n}: {a} {t}.", f"{m}: {c} * {a} = {c * a} {t}.", f"Together: {a} + {c * a} = {a + c * a} {t}."], a + c * a
+    elif kind == 3:
+        pay = c * b + number(rng, 20)
+        q = f"{n} buys {c} {t} for {b} coins each and pays with {pay} coins. How many coins does {n} get back?"
+        lines, r = [f"Price: {c} * {b} = {c * b} coins.", f"Paid: {pay} coins.", f"Back: {pay} - {c * b} = {pay - c * b} coins."], pay - c * b
+    elif kind == 4:
+        q = f"There are {c} shelves with {a} {t} each. {n} takes {b} {t}. How many {t} are left?"
+        lines, r = [f"On the shelves: {c} * {a} = {c * a} {t}.", f"Taken: {b} {t}.", f"Left: {c * a} - {b} = {c * a - b} {t}."], c * a - b
+    elif kind == 5:
+        r = number(rng, 50)
+        book = a + b + r
+        q = f"{n} reads {a} pages on {DAYS[0]} and {b} pages on {DAYS[1]}. How many pages of a book of {book} pages are left?"
+        lines = [f"On {DAYS[0]}: {a} pages.", f"On {DAYS[1]}: {b} pages.", f"Together: {a} + {b} = {a + b} pages.", f"Left: {book} - {a + b} = {r} pages."]
+    elif kind == 6:
+        v = 10 * number(rng, 12)
+        q = f"A train travels {v} kilometers in an hour. How far does it travel in {c} hours, and how far is that both ways?"
+        lines, r = [f"One way: {c} * {v} = {c * v} kilometers.", f"Both ways: 2 * {c * v} = {2 * c * v} kilometers."], f"{c * v} kilometers, and {2 * c * v} kilometers both ways"
+    elif kind == 7:
+        q = f"{n} saves {b} coins every week for {c} weeks and then spends {min(a, c * b - 1)}. How many coins are left?"
+        a = min(a, c * b - 1)
+        lines, r = [f"Saved: {c} * {b} = {c * b} coins.", f"Spent: {a} coins.", f"Left: {c * b} - {a} = {c * b - a} coins."], c * b - a
+    else:
+        q = f"A garden has {c} rows of {b} trees, and {a} more trees are planted. How many trees are there now?"
+        lines, r = [f"In rows: {c} * {b} = {c * b} trees.", f"Planted: {a} trees.", f"Now: {c * b} + {a} = {c * b + a} trees."], c * b + a
+    return q, "\n".join(lines) + f"\n\nThe answer is {r}.", "I go step by step. " + " ".join(lines)
+
+
 def word_task(rng):
     w = rng.choice(WORDS)
     kind = rng.randrange(7)
@@ -174,7 +230,6 @@ def conversion(rng):
     return q, f"{n} {big} are {n * f} {small}.", f"One of these {big} has {f} {small}. {n} * {f} = {n * f}."
 
 
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = "January February March April May June July August September October November December".split()
 
 
@@ -301,7 +356,7 @@ def small_code(rng):
     return q, f"```python\ndef {name}({args}):\n{doc}    {body}\n```{tail}", f"The user wants a Python function that {what}. I will call it `{name}` with the arguments `{args}`."
 
 
-TASKS = [(greeting, 5), (about_me, 2), (arithmetic, 8), (word_problem, 8), (word_task, 8), (conversion, 5), (calendar, 2), (fact, 10), (write_list, 4), (write_sentence, 6), (small_code, 12)]
+TASKS = [(greeting, 5), (about_me, 2), (arithmetic, 8), (word_problem, 8), (steps_problem, 10), (word_task, 8), (conversion, 5), (calendar, 2), (fact, 10), (write_list, 4), (write_sentence, 6), (small_code, 12)]
 
 
 # ---------------------------------------------------------------- tools
@@ -444,7 +499,7 @@ def made_dialogues(rng, n):
     seen = set()
     for i in range(n):
         doc = tool_dialogue(rng) if i % 5 < 2 else small_dialogue(rng)
-        if doc not in seen:
+        if doc not in seen and not held_out(doc):
             seen.add(doc)
             yield doc
 
@@ -503,9 +558,38 @@ def country(d):
         facts.append(([f"Which language is spoken in {name}?", f"What language do people speak in {name}?"], f"People in {name} speak {language}.", f"A main language of {name} is {language}."))
     if money and len(money) < 40:
         facts.append(([f"What is the currency of {name}?", f"Which money is used in {name}?"], f"The currency of {name} is {money}.", None))
+    short = in_short(name, where, capital, people, language, money, climate)
+    if short:
+        ask = [f"Tell me about {name}.", f"What do you know about {name}?", f"Describe {name}.", f"Tell me something about {name}.", f"What is {name}?"]
+        facts += [(ask, short, f"{name} is a country. I will say where it lies and name its capital, its people and its climate.")] * 2
     if 200 < len(background) < 1500:
-        facts.append(([f"Tell me about {name}.", f"What do you know about {name}?", f"Write a short text about the history of {name}."], background, f"I will tell a little about the history of {name}."))
+        facts.append(([f"Write a short text about the history of {name}.", f"Tell me about the history of {name}."], background, f"I will tell a little about the history of {name}."))
     return Country(name, article, facts)
+
+
+def in_short(name, where, capital, people, language, money, climate):
+    """a country in up to six short sentences, always in the same order; empty where the book does not say where it lies"""
+    if not where or not capital or len(capital) > 40:
+        return ""
+    n = int(people.group(0).replace(",", "") or 0) if people else 0
+    size = f"{n / 1e6:.0f} million" if n > 1_500_000 else f"{round(n, -4):,}" if n > 20_000 else f"{round(n, -2):,}"
+    place, *near = re.split(r"[;(]", where)[0].strip().split(", ")
+    out = [f"{name} is a country in {'the ' if place in ('Caribbean', 'Middle East', 'Balkans') else ''}{place}." if re.match("[A-Z]", place) else f"{name}: {place}."]
+    if near:
+        near = ", ".join(near)
+        noun = re.match("(group|island|peninsula|archipelago|(two|three|four)-)", near)
+        out.append(f"It borders {near[10:]}." if near.startswith("bordering ") else f"It is {'a ' if noun else ''}{near}.")
+    out.append(f"The capital of {name} is {capital}.")
+    if n:
+        out.append(f"About {size} people live in {name}.")
+    if language and len(language) < 40:
+        out.append(f"They speak {language}.")
+    money = re.split(r"/| per ", money)[0].strip()
+    if money and len(money) < 40:
+        out.append(f"They pay in {money}.")
+    if climate:
+        out.append(f"The climate is {re.split('[;,(]', climate)[0].split(' with ')[0].strip()}.")
+    return " ".join(out)
 
 
 def country_dialogues(countries, rng, n):
@@ -516,13 +600,37 @@ def country_dialogues(countries, rng, n):
         for _ in range(rng.choice([1, 1, 2, 3])):
             questions, text, thought = rng.choice(rng.choice(countries).facts or [(["Hello"], "Hello!", None)])
             turns.append((rng.choice(questions), text, thought if rng.random() < 0.35 else None))
-        yield dialogue(turns, rng)
+        doc = dialogue(turns, rng)
+        if not held_out(doc):
+            yield doc
+
+
+# ---------------------------------------------------------------- prompts without answers, for ../capture.py
+
+OPEN = ("Give me three tips for {x}.|What are the advantages of {x}?|Explain {x} in simple words.|Write a short story about {x}.|Write a poem about {x}.|Write an email to a friend about {x}.|"
+        "Why is {x} important?|How can I learn more about {x}?|Make a plan for a day with {x}.|Write a short dialogue about {x}.|What should I know about {x}?|Summarize the history of {x}.|"
+        "List five facts about {x}.|Compare {x} and {y}.|Write a product description for {x}.|What questions should I ask about {x}?|Give me ideas for a talk about {x}.|Describe {x} to a child.").split("|")
+SUBJECTS = ("sleeping better|healthy food|learning a language|a small garden|saving money|public transport|solar energy|a job interview|time management|the water cycle|remote work|friendship|"
+            "electric cars|recycling|climate change|a birthday party|a new phone|the solar system|reading books|swimming|chess|photography|cooking pasta|a city trip|teamwork|online safety|"
+            "machine learning|databases|open source software|unit tests|version control|the human heart|vaccines|volcanoes|democracy|the printing press|artificial intelligence|whales").split("|")
+
+
+def prompts(rng, n):
+    """chat questions of all kinds: half of the small tasks, half open ones"""
+    makers, weights = zip(*TASKS)
+    things = SUBJECTS + TOPICS
+    for _ in range(n):
+        if rng.random() < 0.5:
+            q = rng.choices(makers, weights)[0](rng)[0]
+        else:
+            x, y = rng.sample(things, 2)
+            q = rng.choice(OPEN).format(x=x, y=y)
+        if not held_out(q):
+            yield q
 
 
 if __name__ == "__main__":                                           # usage: conversations.py N > prompts.jsonl   (prompts for ../capture.py)
     import random
     import sys
-    made = random.Random(int(sys.argv[1]))
-    for _ in range(int(sys.argv[1])):
-        makers, weights = zip(*TASKS)
-        print(json.dumps({"messages": [{"role": "user", "content": made.choices(makers, weights)[0](made)[0]}]}))
+    for text in dict.fromkeys(prompts(random.Random(int(sys.argv[1])), int(sys.argv[1]))):
+        print(json.dumps({"messages": [{"role": "user", "content": text}]}))

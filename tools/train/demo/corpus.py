@@ -1,6 +1,6 @@
 """Build the demo corpus: clean, de-duplicated text with permissive licences, and its held-out splits.
 
-usage: corpus.py SOURCES_DIR OUT_DIR [--scale 1.0]
+usage: corpus.py SOURCES_DIR OUT_DIR [--scale 1.0] [--kinds code ...] [--known corpus/corpus-00.txt ...]
   SOURCES_DIR   one git directory (or unpacked folder) per row of sources.py, named owner+name
   OUT_DIR       corpus-00.txt ...             training documents, separated by <|endoftext|>, grouped by source
                 val-{prose,code,sibling}.txt  prose: parts of unseen books; code: four whole projects that are not in
@@ -103,7 +103,7 @@ def strip_licence(text, ext):
     if ext in ("py", "sh", "bash", "zsh", "bats"):
         m = re.match(r"(?:#!.*\n)?(?:\s*#.*\n|\s*\n)+", text)
     else:
-        m = re.match(r"\s*(?:/\*.*?\*/\s*|(?://.*\n\s*)+)+", text, re.S)
+        m = re.match(r"\s*(?:/\*.*?\*/\s*|(?://[^\n]*\n\s*)+)+", text, re.S)
     if m and LICENCE.search(m.group(0)):
         text = text[m.end():]
     return "\n".join(l for l in text.split("\n") if not re.search(r"copyright \(c\)|SPDX-License|^\W*Copyright ", l, re.I))
@@ -361,16 +361,6 @@ def read_tldr(c, s, files, cap):
                 c.chat(s, f"{what} with {cmd}.", f"```sh\n{how}\n```", thought)
 
 
-def read_gsm8k(c, s, files, cap):
-    """worked problems three ways: in the open, in a thought, and briefly"""
-    for path, text in files:
-        for line in text.splitlines():
-            d = json.loads(line)
-            work, _, result = re.sub(r"<<.*?>>", "", d["answer"]).partition("\n#### ")
-            c.chat(s, d["question"], f"{work}\nThe answer is {result}.")
-            c.chat(s, d["question"], f"The answer is {result}.", work)
-
-
 def read_smalltalk(c, s, files, cap):
     def line(x):
         x = re.sub(r"\s+", " ", x).strip().strip("'\"")
@@ -401,7 +391,7 @@ def read_snippets(c, s, files, cap):
 
 
 READERS = {"code": read_code, "markdown": read_markdown, "books": read_books, "openstax": read_openstax, "factbook": read_factbook,
-           "tldr": read_tldr, "gsm8k": read_gsm8k, "smalltalk": read_smalltalk, "snippets": read_snippets}
+           "tldr": read_tldr, "smalltalk": read_smalltalk, "snippets": read_snippets}
 
 
 # ---------------------------------------------------------------- writing
@@ -433,17 +423,26 @@ def main():
     p.add_argument("out")
     p.add_argument("--scale", type=float, default=1.0)
     p.add_argument("--parts", type=int, default=24)
+    p.add_argument("--kinds", nargs="*", help="only sources of these kinds, and no made conversations")
+    p.add_argument("--known", nargs="*", default=[], help="corpus files whose documents are left out")
     a = p.parse_args()
     c = Corpus(random.Random(1234))
+    for path in a.known:
+        with open(path, encoding="utf8") as f:
+            for d in f.read().split(EOT):
+                c.fresh(d)
     for s in SOURCES:
+        if a.kinds and s.kind not in a.kinds:
+            continue
         before = sum(size for _, size in c.table.values())
         cap = (250_000 if s.kind == "books" else s.cap_mb * 1e6) * a.scale
         READERS[s.kind](c, s, source_files(a.sources, s), cap)
         after = sum(size for _, size in c.table.values())
         print(f"{s.name:50s} {s.kind:9s} {(after - before) / 1e6:7.2f} MB", flush=True)
-    made = conversations.Made()
-    for doc in conversations.made_dialogues(c.rng, int(60_000 * min(1, a.scale))):
-        c.add(made, doc, chat=True)
+    if not a.kinds:
+        made = conversations.Made()
+        for doc in conversations.made_dialogues(c.rng, int(60_000 * min(1, a.scale))):
+            c.add(made, doc, chat=True)
     write(c, a.out, a.parts)
 
 

@@ -1,12 +1,15 @@
-"""Train the demo target (a small Qwen3.5 text model with an MTP head) from scratch.
+"""Train the demo target (a small Qwen3.5 text model with an MTP head), from scratch or further.
 
 usage: [torchrun --nproc-per-node N] pretrain.py OUT_DIR TOKENS [TOKENS ...] --minutes 13 [--val NAME=FILE ...]
   TOKENS, FILE   uint16 token files of encode.py. OUT_DIR gets config.json, model.safetensors and log.json.
 
 Every step reads --batch rows of --seq tokens per process. Muon for matrices, AdamW for the rest; learning rate constant, then linear to
 almost zero over the last 70 % of the time; the MTP loss joins for the last 40 %. --steps N stops earlier (for a try on the CPU: --tiny).
+--from DIR goes on from a trained target. --grid trains for the 4-bit file: the matrices are rounded as `1bit quantize --hadamard 32` rounds
+them, in every step and in what is saved (dflash/grid.py), so that the file is the model that was trained.
 """
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -15,9 +18,10 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from dflash import grid                                                                      # noqa: E402
 from dflash.optim import MuonAdam, agree, average_gradients, schedule, start_processes       # noqa: E402
 from dflash.qwen35 import Config, Qwen35, compile_layers                                      # noqa: E402
 
@@ -72,6 +76,9 @@ def main():
     p.add_argument("--lr-adam", type=float, default=3e-3)
     p.add_argument("--mtp-from", type=float, default=0.6)
     p.add_argument("--mtp-weight", type=float, default=0.15)
+    p.add_argument("--flat", type=float, default=0.3, help="share of the time at the full learning rate")
+    p.add_argument("--from", dest="start", help="a trained target's directory")
+    p.add_argument("--grid", action="store_true")
     p.add_argument("--tiny", action="store_true")
     a = p.parse_args()
 
@@ -81,7 +88,11 @@ def main():
     c = Config(hidden=64, layers=4, ffn=128, heads=2, kv_heads=1, head_dim=32, rot=8, key_heads=2, value_heads=4, key_dim=16, value_dim=16) if a.tiny else Config()
     train = Rows(a.tokens, a.seq, a.batch, rank, world, device)
     vals = {v.split("=")[0]: Rows([v.split("=")[1]], a.seq, a.batch, 0, 1, device) for v in a.val}
-    model = Qwen35(c).initialise().to(device)
+    model = Qwen35(c).initialise()
+    if a.start:
+        model.load_state_dict({k: v.float() for k, v in load_file(os.path.join(a.start, "model.safetensors")).items()})
+    model.to(device)
+    rounding = grid.Rounded(model) if a.grid else contextlib.nullcontext()
     loss_of = cross_entropy
     if device.type == "cuda":
         compile_layers()
@@ -98,10 +109,12 @@ def main():
             return loss, loss_of(model.mtp_hidden(ids[:, :-1], h), model.embedding, ids[:, 2:]) if mtp else None
 
     def validate():                                        # with gradients on: the compiled graphs of training serve as they are
-        return {n: round(float(np.mean([losses(ids, False)[0].item() for ids in v.all()])), 4) for n, v in vals.items()}
+        with rounding:
+            return {n: round(float(np.mean([losses(ids, False)[0].item() for ids in v.all()])), 4) for n, v in vals.items()}
 
     def save(name):
-        sd = {k: v.detach().to(torch.bfloat16).contiguous().cpu() for k, v in model.state_dict().items()}
+        with rounding:
+            sd = {k: v.detach().to(torch.bfloat16).contiguous().cpu() for k, v in model.state_dict().items()}
         save_file(sd, os.path.join(a.out, name), metadata={"format": "pt"})
         with open(os.path.join(a.out, "config.json"), "w", encoding="utf8") as f:
             json.dump(c.to_hf(IM_END, EOT), f, indent=1)
@@ -113,10 +126,11 @@ def main():
         if done >= 1 or step >= a.steps:
             break
         mtp = done >= a.mtp_from
-        loss, mtp_loss = losses(train.next(), mtp)
-        (loss + a.mtp_weight * mtp_loss if mtp else loss).backward()
+        with rounding:
+            loss, mtp_loss = losses(train.next(), mtp)
+            (loss + a.mtp_weight * mtp_loss if mtp else loss).backward()
         average_gradients(opt.params, world)
-        scale = schedule(done, (step + 1) / 100)
+        scale = schedule(done, (step + 1) / 100, a.flat)
         opt.step(scale)
         opt.zero()
         step += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 class Source:
     name: str                    # owner/name of the public repository, or the folder name of an unpacked package
     licence: str
-    kind: str                    # code, markdown, books, openstax, factbook, tldr, gsm8k, smalltalk, snippets
+    kind: str                    # code, markdown, books, openstax, factbook, tldr, smalltalk, snippets
     ext: tuple = ()
     include: str = ""            # regular expression on the path; empty: everything
     exclude: str = ""
@@ -78,7 +78,6 @@ SOURCES = [
     # ---- questions and answers
     Source("factbook/factbook.json", "CC0 / public domain", "factbook", (".json",)),
     Source("tldr-pages/tldr", "CC BY 4.0", "tldr", (".md",), r"^pages/"),
-    Source("openai/grade-school-math", "MIT", "gsm8k", (".jsonl",), r"data/train\.jsonl$"),
     Source("gunthercox/chatterbot-corpus", "BSD-3-Clause", "smalltalk", (".yml",), r"data/english/", r"gossip|politics|profanity|humor|emotion|psychology"),
     # ---- Python
     Source("python-standard-library", "PSF-2.0", "code", PY, "", r"(^|/)(idlelib|lib2to3|encodings|pydoc_data|site-packages|ensurepip)/|encoded_modules|badsyntax|cjkencodings|test_unicode", 20, 200, True),

@@ -64,7 +64,8 @@ class MuonAdam:
         rest = [p for _, p in named if id(p) not in taken]
         self.groups = {}                                                       # equal shapes are stepped as one batch
         for n, p in matrices:
-            self.groups.setdefault((tuple(p.shape), n.startswith("mtp.")), []).append(p)
+            late = n.split(".")[0] if n.startswith(("mtp.", "candidate_selector.")) else ""           # parts that get gradients later than the rest
+            self.groups.setdefault((tuple(p.shape), late), []).append(p)
         self.momentum = {k: torch.zeros(len(ps), *k[0], device=ps[0].device) for k, ps in self.groups.items()}
         self.adam = torch.optim.AdamW(rest, lr=lr_adam, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, fused=rest[0].is_cuda)
         self.params = [p for _, p in named]

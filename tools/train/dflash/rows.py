@@ -15,13 +15,13 @@ def load(paths):
     return torch.cat([p["tokens"] for p in parts]), torch.cat([p["written"] for p in parts])
 
 
-def pack(answers, length, separator, pad):
-    """answers: (prompt ids, answer ids, 1 greedy or 2 sampled). Fills rows one after the other; an answer longer than a row is cut"""
+def pack(answers, length, separator, pad, apart=False):
+    """answers: (prompt ids, answer ids, 1 greedy or 2 sampled). Fills rows one after the other (`apart`: one each); an answer longer than a row is cut"""
     rows, marks, row, mark = [], [], [], []
     for prompt, answer, how in answers:
         ids = (list(prompt) + list(answer) + ([separator] if separator is not None else []))[:length]
         m = ([0] * len(prompt) + [how] * len(answer) + ([0] if separator is not None else []))[:length]
-        if len(row) + len(ids) > length:
+        if row and (apart or len(row) + len(ids) > length):
             rows.append(row + [pad] * (length - len(row)))
             marks.append(mark + [0] * (length - len(mark)))
             row, mark = [], []
