@@ -503,6 +503,78 @@ TEST_F(Measure, ABudgetBuysTheMostDivergencePerMultiplication) {
   for (const Weight& weight : all->weights().all()) EXPECT_EQ(weight.prompt_int4, may_take_int4(weight)) << weight.name;
 }
 
+/// Sum over a tensor's input rows of the squared change of its outputs.
+double output_error(Model& model, const TextChunks& chunks, const std::string& tensor, const GgufFile& made) {
+  const TensorInfo &before = model.file().tensor(tensor), &after = made.tensor(tensor);
+  std::vector<float> change(static_cast<size_t>(before.n_elements())), q(change.size());
+  decode_row(before.type, before.data.data(), change.data(), before.n_elements());
+  decode_row(after.type, after.data.data(), q.data(), after.n_elements());
+  for (size_t i = 0; i < q.size(); ++i) change[i] -= q[i];
+  const int64_t k = before.n_cols();
+  double error = 0;
+  const auto add = [&](const float* x, int64_t matrix, int64_t n_out) {
+    for (int64_t o = 0; o < n_out; ++o) {
+      double y = 0;
+      for (int64_t i = 0; i < k; ++i)
+        y += x[i] * static_cast<double>(change[static_cast<size_t>((matrix * n_out + o) * k + i)]);
+      error += y * y;
+    }
+  };
+  BlockWalk walk(model, chunks, kOneThread);
+  walk.run(
+      [&](const InputGroup& group, const InputRows& rows) {
+        for (const Weight* weight : group.matrices) {
+          if (weight->name != tensor) continue;
+          for (size_t i = 0; i < rows.ids.size(); ++i) {
+            const size_t row = i / static_cast<size_t>(rows.multiple == 1 ? group.n_used : 1);
+            add(rows.x.data() + row * static_cast<size_t>(k), rows.ids[i], weight->n_out());
+          }
+          for (int64_t r = 0; rows.ids.empty() && r < rows.n_row; ++r) add(rows.x.data() + r * k, 0, weight->n_out());
+        }
+      },
+      no_stop);
+  return error;
+}
+
+TEST(Calibration, ExpertsAreRoundedByTheirOwnRows) {
+  test::TempDir dir;
+  ConvertOptions convert_options;
+  convert_options.in = ONEBIT_SOURCE_DIR "/tests/golden/tiny/qwen3_5_moe";
+  convert_options.out = dir.file("model.gguf");
+  convert_options.type = BlockType::f32;
+  convert(convert_options);
+  Model model(GgufFile::open(convert_options.out), W4a4::none);
+  Rng rng(8);
+  TextChunks chunks{64, {}, -1};
+  for (int i = 0; i < 64 * 24; ++i) {
+    chunks.tokens.push_back(static_cast<int32_t>(rng.uniform() * static_cast<double>(model.config().n_vocab)));
+  }
+  CalibrationOptions calibration;
+  calibration.measure = kOneThread;
+  calibration.stop = no_stop;
+  Calibration encoder(model, chunks, calibration);
+  QuantizeOptions options;
+  options.in = convert_options.out;
+  options.out = dir.file("search.gguf");
+  quantize(options);
+  options.out = dir.file("gptq.gguf");
+  options.encoder = &encoder;
+  quantize(options);
+  const GgufFile search = GgufFile::open(dir.file("search.gguf")), gptq = GgufFile::open(dir.file("gptq.gguf"));
+  for (const char* tensor : {"blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight",
+                             "blk.0.ffn_gate_shexp.weight", "blk.0.ffn_down_shexp.weight"}) {
+    EXPECT_LT(output_error(model, chunks, tensor, gptq), 0.97 * output_error(model, chunks, tensor, search)) << tensor;
+  }
+  options.out = dir.file("rotated.gguf");
+  options.rotate = true;
+  Calibration again(model, chunks, calibration);
+  options.encoder = &again;
+  quantize(options);
+  const GgufFile rotated = GgufFile::open(options.out);
+  EXPECT_TRUE(is_rotated(rotated.tensor("blk.0.ffn_down_exps.weight"), hadamard_stamp(rotated)));
+  EXPECT_TRUE(is_rotated(rotated.tensor("blk.0.ffn_up_shexp.weight"), hadamard_stamp(rotated)));
+}
+
 TEST_F(Measure, ARotatedFileCanBeListedAgain) {
   ModelQuantizeOptions options = wish("rotated.gguf");
   options.file.rotate = true;

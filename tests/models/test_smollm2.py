@@ -29,6 +29,10 @@ def document(*arguments, text=None):
     return json.loads(done.stdout)
 
 
+# llama-perplexity -m SmolLM2-135M-Instruct.Q4_1.gguf -f tests/golden/smollm2/prose.txt -c 512 -t 2 (llama.cpp 0.7.0)
+LLAMA_PERPLEXITY = 31.8897
+
+
 def common_length(a, b):
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
@@ -68,3 +72,10 @@ def test_it_answers_a_question_sensibly(model):
                      *ONE_THREAD)
     assert all(colour in colours["text"] for colour in ("Red", "Blue", "Yellow")), colours["text"]
     assert colours["finish_reason"] == "stop"
+
+
+def test_perplexity_is_that_of_llama_cpp(model):
+    text = str(ROOT / "tests" / "golden" / "smollm2" / "prose.txt")
+    result = document("eval", "-m", model, "-f", text, "--json", *ONE_THREAD)
+    assert result["chunks"] == 3 and result["tokens"] == 765
+    assert abs(result["ppl"] / LLAMA_PERPLEXITY - 1) < 0.005
