@@ -94,7 +94,7 @@ def main():
                 os.remove(path)
     if args.csv:
         with open(args.csv, "w", newline="") as file:
-            writer = csv.writer(file)
+            writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["shape", "engine", "row", "rep", "tokens_per_second"])
             writer.writerows(lines)
 
