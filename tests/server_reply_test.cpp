@@ -164,7 +164,8 @@ TEST_F(FormatTest, WholeChat) {
       "prompt_per_second": 500.0, "predicted_n": 4, "predicted_ms": 8.0, "predicted_per_token_ms": 2.0,
       "predicted_per_second": 500.0, "draft_n": 5, "draft_n_accepted": 2})"));
   EXPECT_EQ(json["speculation"], Json::parse(R"({"kind": "dflash2", "rounds": 2, "drafted": 5, "accepted": 2,
-      "tokens_per_step": 2.0, "accepted_per_position": [1, 1]})"));
+      "tokens_per_step": 2.0, "accepted_per_position": [1, 1], "steps_by_length": [], "draft_passes": 0,
+      "looked_up": 0, "looked_up_accepted": 0})"));
 }
 
 TEST_F(FormatTest, ChunksOfAChat) {

@@ -77,7 +77,7 @@ def test_plan_document(bit, files):
     model = {"path": str(files.h32), "architecture": "qwen35", "hadamard": 32, "moe": False, "context_length": 512}
     assert doc["model"] == model
     assert doc["drafter"] == {"kind": "dflash2", "path": str(files.drafter_q8), "type": "q8_0", "block_size": 8, "n_max": 7,
-                              "p_min": 0}
+                              "p_min": 0, "adaptive": True, "lookup": True}
     assert doc["w4a4"]["prompt"] == "int4" and doc["w4a4"]["tensors"] > 0 and "rotated" in doc["w4a4"]["why"]
     assert doc["recipes"] == [] and doc["warnings"] == []
     assert all(set(pool) == {"pool", "bytes"} and pool["bytes"] > 0 for pool in doc["memory"])

@@ -98,7 +98,7 @@ def test_paths_and_methods(server):
             ("POST", "/nothing", {"a": 1}, 404, "not_found_error"), ("GET", CHAT, None, 405, "invalid_request_error"),
             ("PUT", "/health", "x", 405, "invalid_request_error"), ("DELETE", "/v1/models", None, 405, "invalid_request_error"),
             ("POST", "/v1/embeddings", {"input": "x"}, 501, "not_supported_error"),
-            ("POST", "/slots/0?action=erase", None, 501, "not_supported_error"),
+            ("POST", "/slots/0?action=unknown", None, 400, "invalid_request_error"),
             ("POST", "/v1/responses", {}, 501, "not_supported_error"), ("BREW", "/", None, 501, "not_supported_error")):
         found, error = server.error(method, path, body)
         assert (found, error["type"]) == (status, kind), path
