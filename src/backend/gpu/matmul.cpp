@@ -1,5 +1,6 @@
 // Which kernels serve a weight and a batch of rows: the one place that knows all forms. NVIDIA GPUs take the tensor
-// core kernels of backend/cuda for every quantised type; elsewhere matmul_plain.cu serves all types.
+// core kernels of backend/cuda for every quantised type; elsewhere matmul_plain.cu serves all types, but for prompts on
+// the 4-bit grid where backend/hip has a kernel.
 #include "backend/gpu/matmul.h"
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 #if !defined(__HIP_PLATFORM_AMD__)
 #include "backend/cuda/matmul.h"
 #define ONEBIT_TENSOR_CORES 1
+#else
+#include "backend/hip/matmul.h"
 #endif
 
 namespace onebit::gpu {
@@ -139,7 +142,7 @@ void matmul_experts(std::span<const ExpertProduct> products, const DeviceActs& a
 #else
 
 int64_t acts_bytes(int64_t max_rows, int64_t n_in) {
-  return aligned(max_rows * n_in) + 2 * aligned(max_rows * (n_in / 32) * 4);
+  return aligned(max_rows * n_in) + 2 * aligned(max_rows * (n_in / 32) * 4) + aligned(max_rows * (n_in / 2));
 }
 
 DeviceActs acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_in, ActsMix mix) {
@@ -149,6 +152,8 @@ DeviceActs acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64_t n_i
   acts.scales = reinterpret_cast<float*>(memory);
   memory += aligned(max_rows * (n_in / 32) * 4);
   acts.sums = reinterpret_cast<int32_t*>(memory);
+  memory += aligned(max_rows * (n_in / 32) * 4);
+  if (mix == ActsMix::int4 && n_row >= hip::kIu4LeastRows) acts.nibbles = memory;
   return acts;
 }
 
@@ -160,7 +165,13 @@ void quantize_acts(const ActsInput& input, bool rotate, const uint8_t* int4_rows
 int64_t matmul_workspace_bytes(const DeviceWeight&, int64_t) { return 0; }
 
 void matmul(std::span<const Product> products, const DeviceActs& acts, const Workspace&, gpuStream_t stream) {
-  for (const Product& product : products) matmul_plain(product, acts, stream);
+  for (const Product& product : products) {
+    if (acts.nibbles && product.weight->type == BlockType::q4_0 && hip::has_iu4()) {
+      hip::matmul_iu4(product, acts, stream);
+    } else {
+      matmul_plain(product, acts, stream);
+    }
+  }
 }
 
 void matmul_float(std::span<const Product> products, const float* x, int64_t n_row, const Workspace&,

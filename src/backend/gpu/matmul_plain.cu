@@ -198,7 +198,7 @@ __device__ Coded encode(float x, Grid grid) {
 
 /// One block a row; one warp a block of 32 columns, a lane a column.
 __global__ void quantize_rows(ActsInput input, int64_t n_in, bool rotate, ActsMix mix, const uint8_t* int4_rows,
-                              int64_t multiple, int8_t* codes, float* scales, int32_t* sums) {
+                              int64_t multiple, int8_t* codes, float* scales, int32_t* sums, uint8_t* nibbles) {
   wait_for_previous();
   GPU_DYNAMIC_SHARED(float, rms);  // [n_in / group]
   const int64_t r = blockIdx.x;
@@ -239,7 +239,10 @@ __global__ void quantize_rows(ActsInput input, int64_t n_in, bool rotate, ActsMi
     const Coded coded = encode(v, int4 ? grid_of(input.int4_rule) : Grid::int8);
     const int code = coded.code;
     codes[at] = static_cast<int8_t>(code);
-    const int sum = warp_sum(code);
+    const int sum = warp_sum(code), upper = shfl_xor(code, 16);
+    if (nibbles && lane < 16) {
+      nibbles[(r * (n_in / 32) + b) * 16 + lane] = static_cast<uint8_t>((code & 15) | (upper & 15) << 4);
+    }
     if (lane == 0) {
       scales[r * (n_in / 32) + b] = coded.scale;
       sums[r * (n_in / 32) + b] = sum;
@@ -254,7 +257,7 @@ void quantize_plain(const ActsInput& input, bool rotate, const uint8_t* int4_row
   if (acts.n_row == 0) return;
   const size_t shared = input.norm ? static_cast<size_t>(acts.n_in / input.group) * sizeof(float) : 0;
   launch(quantize_rows, dim3(static_cast<unsigned>(acts.n_row)), dim3(kMaxThreads), shared, stream, input, acts.n_in,
-         rotate, acts.mix, int4_rows, multiple, acts.codes, acts.scales, acts.sums);
+         rotate, acts.mix, int4_rows, multiple, acts.codes, acts.scales, acts.sums, acts.nibbles);
 }
 
 void gather_plain(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float* y, gpuStream_t stream) {
