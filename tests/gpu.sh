@@ -19,6 +19,7 @@ run() { # NAME COMMAND...
 run op "$build/op_test" --gtest_brief=1 '--gtest_filter=Devices.*:*/cuda*'
 run sequence "$build/sequence_test" --gtest_brief=1 '--gtest_filter=*cuda*'
 run tiny "$build/tiny_golden_test" --gtest_brief=1 '--gtest_filter=*cuda*'
+run split "$build/split_test" --gtest_brief=1
 run engine "$build/engine_test" --gtest_brief=1
 run demo "$build/demo_golden_test" '--gtest_filter=*EveryDevice*'
 if command -v compute-sanitizer > /dev/null; then

@@ -69,6 +69,11 @@ class Program {
   /// Copies rows [row, row + n) of output `index` (Plan::outputs()) of the last finished run; to.size() = n * width.
   virtual void read(int index, int64_t row, std::span<float> to) = 0;
   virtual void read(int index, int64_t row, std::span<int32_t> to) = 0;
+  /// Before a run: the first rows of entry `index` (Plan::entries()), f32.
+  virtual void write(int index, std::span<const float> rows) = 0;
+  /// The same straight from output `output` of another program's last submission, done or not; false where the two
+  /// devices can't, and nothing has happened.
+  virtual bool take(int /*index*/, Program& /*from*/, int /*output*/) { return false; }
   /// Starts to measure each step of the following runs, on devices that can.
   virtual void measure_steps() {}
   /// What was measured so far; empty on devices that can't.
@@ -85,6 +90,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const DeviceInfo& info() const = 0;
+  /// Says which plans will be compiled, before anything of them is loaded: several devices divide the first one, which
+  /// is the model's. Needed only of them.
+  virtual void place(std::span<const Plan* const> /*plans*/) {}
   /// Bytes a weight will take on this device, known before it is loaded.
   virtual int64_t weight_bytes(const Weight& weight) const = 0;
   /// Takes a weight over (repacked or mapped, never held twice). The file's bytes may be dropped afterwards unless
@@ -100,13 +108,26 @@ class Backend {
   virtual Peaks measure_peaks() { return {}; }
 };
 
+/// How a model uses several devices of one name.
+enum class SplitMode : uint8_t {
+  automatic,  // as none, unless the model does not fit; then as layer
+  none,       // one device
+  layer,      // all of them, each with some of the layers
+};
+
 struct BackendOptions {
   int n_threads = 0;  // 0: the cores this process may use
   std::string isa;    // cpu: "" picks the best; "avx512", "avx2", "portable"
+  SplitMode split = SplitMode::automatic;
+  std::vector<double> shares = {};  // of the layers, by device; empty: by their free memory
+  int ordinal = 0;                  // which of several devices of one name, when the name has no number
 };
 
-/// Makes the named device: "auto", "cpu", "ref", or one whose support is compiled in ("cuda", "vulkan", "rocm").
+/// Makes the named device: "auto", "cpu", "ref", or one whose support is compiled in ("cuda", "vulkan", "rocm"), with a
+/// number where there are several ("cuda1"). Several names, between commas, are one device that divides the layers.
 /// Throws Error(usage) for an unknown name and Error(refused) for one this build or machine lacks, naming what it has.
 std::unique_ptr<Backend> make_backend(std::string_view device, const BackendOptions& options);
+/// How many devices SplitMode::layer would use.
+int count_devices(std::string_view device);
 
 }  // namespace onebit

@@ -12,6 +12,7 @@ namespace onebit {
 struct Probe {
   bool usable = false;
   std::string why;
+  int n_device = 1;
 };
 
 Probe probe_cpu();

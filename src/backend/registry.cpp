@@ -1,11 +1,16 @@
-// The one list of devices: name, probe, factory, in the order in which "auto" prefers them.
+// The one list of devices: name, probe, factory, in the order in which "auto" prefers them; and the names that users
+// give, which may be several.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <charconv>
 
 #include "backend/backend.h"
 #include "backend/devices.h"
 #include "backend/ref/ref.h"
+#include "backend/split/split.h"
 #include "base/error.h"
 
 namespace onebit {
@@ -38,28 +43,82 @@ std::string usable_names() {
   return names;
 }
 
-std::unique_ptr<Backend> make_automatic(const BackendOptions& options) {
+const Device& automatic_device() {
   for (const Device& device : kDevices) {
-    if (device.automatic && device.probe().usable) return device.make(options);
+    if (device.automatic && device.probe().usable) return device;
   }
   fail(ErrorKind::refused, "device auto: none found; usable here: {}", usable_names());
 }
 
-}  // namespace
-
-std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options) {
-  if (name == "auto") return make_automatic(options);
+const Device& find_device(std::string_view name) {
+  if (name == "auto") return automatic_device();
   std::string known = "auto";
   for (const Device& device : kDevices) {
-    if (device.name != name) {
-      known += fmt::format(", {}", device.name);
-      continue;
-    }
-    const Probe probe = device.probe();
-    if (probe.usable) return device.make(options);
-    fail(ErrorKind::refused, "device {}: {}; usable here: {}", name, probe.why, usable_names());
+    if (device.name == name) return device;
+    known += fmt::format(", {}", device.name);
   }
   fail(ErrorKind::usage, "unknown device \"{}\"; known: {}", name, known);
+}
+
+/// A device that can be used, and which one of them; -1: its name had no number.
+struct Choice {
+  const Device* device;
+  int n_device, ordinal;
+};
+
+/// "cuda1"
+Choice choose(std::string_view text) {
+  size_t n = text.size();
+  while (n > 0 && std::isdigit(static_cast<unsigned char>(text[n - 1]))) --n;
+  const Device& device = find_device(text.substr(0, n));
+  const Probe probe = device.probe();
+  if (!probe.usable) {
+    fail(ErrorKind::refused, "device {}: {}; usable here: {}", device.name, probe.why, usable_names());
+  }
+  Choice choice{&device, probe.n_device, -1};
+  if (n == text.size()) return choice;
+  const auto [end, error] = std::from_chars(text.data() + n, text.data() + text.size(), choice.ordinal);
+  // What is there once may be counted all the same: vulkan0, cpu1.
+  if (error != std::errc() || (choice.ordinal >= probe.n_device && probe.n_device > 1)) {
+    fail(ErrorKind::refused, "device {}: {}0 to {}{} are here", text, device.name, device.name, probe.n_device - 1);
+  }
+  choice.ordinal = std::min(choice.ordinal, probe.n_device - 1);
+  return choice;
+}
+
+std::vector<Choice> choose_all(std::string_view names) {
+  std::vector<Choice> choices;
+  for (size_t at = 0; at <= names.size();) {
+    const size_t end = std::min(names.find(',', at), names.size());
+    choices.push_back(choose(names.substr(at, end - at)));
+    at = end + 1;
+  }
+  return choices;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(std::string_view names, const BackendOptions& options) {
+  std::vector<Choice> choices = choose_all(names);
+  const bool all = options.split == SplitMode::layer || !options.shares.empty();
+  if (choices.size() == 1 && choices[0].ordinal < 0 && all && options.split != SplitMode::none) {
+    choices.assign(static_cast<size_t>(choices[0].n_device), choices[0]);
+    for (size_t i = 0; i < choices.size(); ++i) choices[i].ordinal = static_cast<int>(i);
+  }
+  if (options.split == SplitMode::none) choices.resize(1);
+  std::vector<std::unique_ptr<Backend>> devices;
+  for (const Choice& choice : choices) {
+    BackendOptions own = options;
+    if (choice.ordinal >= 0) own.ordinal = choice.ordinal;
+    devices.push_back(choice.device->make(own));
+  }
+  if (devices.size() == 1 && options.shares.size() <= 1) return std::move(devices[0]);
+  return make_split_backend(std::move(devices), options.shares);
+}
+
+int count_devices(std::string_view names) {
+  const std::vector<Choice> choices = choose_all(names);
+  return choices.size() > 1 || choices[0].ordinal >= 0 ? static_cast<int>(choices.size()) : choices[0].n_device;
 }
 
 }  // namespace onebit

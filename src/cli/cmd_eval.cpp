@@ -35,7 +35,7 @@ void print_text(const Evaluation& e) {
 MeasureOptions measure_options(const Options& options) {
   MeasureOptions measure;
   measure.device = device_name(options.device);
-  measure.backend = {static_cast<int>(options.n_threads), options.isa};
+  measure.backend = backend_options(options);
   measure.cache = options.cache_type == "f32" ? CacheType::f32 : CacheType::f16;
   measure.memory_limit = options.memory_limit_mib << 20;
   return measure;

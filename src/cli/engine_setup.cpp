@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <random>
 
 #include "base/error.h"
@@ -48,7 +49,7 @@ EngineOptions engine_options(const Options& options) {
   engine.model_path = options.model;
   engine.drafter_path = options.drafter;
   engine.device = device_name(options.device);
-  engine.backend = {static_cast<int>(options.n_threads), options.isa};
+  engine.backend = backend_options(options);
   engine.w4a4 = w4a4_choice(options);
   engine.n_ctx = options.n_ctx;
   const bool serves = options.command == kServe || options.command == kPlan;
@@ -79,9 +80,27 @@ void check_model_flags(Options& options, std::vector<std::string>& warnings) {
 
 std::string device_name(std::string name) {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) name.pop_back();
   if (name == "none") return "cpu";
-  return name == "hip" ? "rocm" : name;
+  for (size_t at = name.find("hip"); at != std::string::npos; at = name.find("hip", at)) name.replace(at, 3, "rocm");
+  return name;
+}
+
+BackendOptions backend_options(const Options& options) {
+  BackendOptions backend{.n_threads = static_cast<int>(options.n_threads), .isa = options.isa};
+  if (options.split_mode != "auto") backend.split = options.split_mode == "none" ? SplitMode::none : SplitMode::layer;
+  backend.ordinal = static_cast<int>(options.main_gpu);
+  const char* at = options.tensor_split.data();
+  const char* const end = at + options.tensor_split.size();
+  while (at != end) {
+    double share = 0;
+    const auto [stop, error] = std::from_chars(at, end, share);
+    if (error != std::errc() || !(share >= 0) || (stop != end && (*stop != ',' || stop + 1 == end))) {
+      fail(ErrorKind::usage, "--tensor-split: expected numbers like 3,1, found \"{}\"", options.tensor_split);
+    }
+    backend.shares.push_back(share);
+    at = stop == end ? end : stop + 1;
+  }
+  return backend;
 }
 
 W4a4Choice w4a4_choice(const Options& options) {

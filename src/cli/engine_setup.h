@@ -23,6 +23,8 @@ struct EngineSetup {
 
 /// Our name of a device: llama-server's "CUDA0", "ROCm0" and "none" are understood too.
 std::string device_name(std::string name);
+/// Which device of several, and how they divide a model.
+BackendOptions backend_options(const Options& options);
 
 /// --w4a4 and --int4-rule.
 W4a4Choice w4a4_choice(const Options& options);

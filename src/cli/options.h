@@ -42,6 +42,8 @@ struct Options {
 
   // model and device
   std::string model, drafter, device = "auto", isa, w4a4 = "auto", int4_rule = "search", cache_type = "f16";
+  std::string split_mode = "auto", tensor_split;
+  int64_t main_gpu = 0;
   int64_t n_threads = 0, n_ctx = 0, n_batch = 512, memory_limit_mib = 0;
   std::optional<int64_t> n_parallel;
   int64_t cache_ram_mib = -1;

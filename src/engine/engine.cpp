@@ -141,23 +141,29 @@ Plans make_plans(EnginePlan& p) {
   return plans;
 }
 
+/// All of them, the target's first.
+std::vector<const Plan*> list(const Plans& plans) {
+  std::vector<const Plan*> all = {&plans.target};
+  if (plans.encode) all.push_back(&*plans.encode);
+  if (plans.draft) all.push_back(&*plans.draft);
+  return all;
+}
+
 /// Every weight of the plans, once.
 std::vector<const Weight*> all_weights(const Plans& plans) {
   std::vector<const Weight*> all;
   std::unordered_set<const Weight*> seen;
-  const auto add = [&](const Plan& plan) {
-    for (const Weight* w : plan.weights()) {
+  for (const Plan* plan : list(plans)) {
+    for (const Weight* w : plan->weights()) {
       if (seen.insert(w).second) all.push_back(w);
     }
-  };
-  add(plans.target);
-  if (plans.encode) add(*plans.encode);
-  if (plans.draft) add(*plans.draft);
+  }
   return all;
 }
 
 std::vector<MemoryPool> measure(EnginePlan& p) {
   const Plans plans = make_plans(p);
+  p.backend->place(list(plans));
   int64_t weights = 0;
   for (const Weight* w : all_weights(plans)) weights += p.backend->weight_bytes(*w);
   std::vector<MemoryPool> memory = {{"weights", weights},
@@ -173,9 +179,25 @@ std::vector<MemoryPool> measure(EnginePlan& p) {
   return memory;
 }
 
+/// Bytes that all pools together may take; 0: unknown.
+int64_t memory_limit(const EnginePlan& p) {
+  return p.options.memory_limit > 0 ? p.options.memory_limit : p.backend->info().memory_bytes;
+}
+
+bool fits(const EnginePlan& p) { return memory_limit(p) <= 0 || p.memory_bytes() <= memory_limit(p); }
+
+/// Divides a model that is too big for one device among all of its kind, where nothing else was asked for.
+void spread(EnginePlan& p) {
+  EngineOptions& o = p.options;
+  if (fits(p) || o.memory_limit > 0 || o.backend.split != SplitMode::automatic || count_devices(o.device) < 2) return;
+  o.backend.split = SplitMode::layer;
+  p.backend = make_backend(o.device, o.backend);
+  p.memory = measure(p);
+}
+
 void check_memory(const EnginePlan& p) {
-  const int64_t limit = p.options.memory_limit > 0 ? p.options.memory_limit : p.backend->info().memory_bytes;
-  if (limit <= 0 || p.memory_bytes() <= limit) return;
+  if (fits(p)) return;
+  const int64_t limit = memory_limit(p);
   std::string table;
   for (const MemoryPool& pool : p.memory)
     table += fmt::format("\n  {:<32} {:>10.1f} MiB", pool.name, static_cast<double>(pool.bytes) / (1 << 20));
@@ -220,6 +242,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   fill_defaults(p.options, p.model->config(), p.drafter ? &p.drafter->config() : nullptr, p.warnings);
   size_pools(p);
   p.memory = measure(p);
+  spread(p);
   size_cache(p, p.backend->info());
   return p;
 }

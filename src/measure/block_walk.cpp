@@ -116,6 +116,8 @@ void BlockWalk::run(const InputCallback& inputs, const std::function<void()>& st
   }
 
   const std::unique_ptr<Backend> backend = make_backend(options_.device, options_.backend);
+  const Plan* const plans[] = {&part};
+  backend->place(plans);
   for (const Weight* weight : part.weights()) backend->load(*weight);
   std::vector<const State*> states;
   for (const Step& step : part.steps()) {

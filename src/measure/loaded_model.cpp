@@ -21,6 +21,8 @@ LoadedModel::LoadedModel(std::unique_ptr<Model> model, const MeasureOptions& opt
   sizes_ = {.n_pages = static_cast<int64_t>(pages_.size()), .n_slots = 1, .n_tape = 1, .cache = options.cache};
   limits_ = {.n_tok = std::min(n_ctx, kBatch), .n_out = std::min(n_ctx, kBatch)};
   const Plan plan = model_->plan(nullptr);
+  const Plan* const plans[] = {&plan};
+  backend_->place(plans);
   check_memory(plan, options.memory_limit);
   for (const Weight* weight : plan.weights()) {
     backend_->load(*weight);

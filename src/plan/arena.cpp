@@ -52,6 +52,13 @@ Arena place_values(const Plan& plan, const PlanLimits& limits) {
   Arena arena;
   arena.offset.assign(plan.values().size(), -1);
   std::vector<Block> live;
+  const auto place = [&](Value v) {
+    const int64_t bytes = aligned(max_rows(plan.info(v), limits) * value_row_bytes(plan.info(v)));
+    int64_t& offset = arena.offset[static_cast<size_t>(v.id)];
+    offset = first_fit(live, bytes, last[v.id]);
+    arena.bytes = std::max(arena.bytes, offset + bytes);
+  };
+  for (Value v : plan.entries()) place(v);
   for (size_t s = 0; s < plan.steps().size(); ++s) {
     const Step& step = plan.steps()[s];
     const auto now = static_cast<int32_t>(s);
@@ -67,9 +74,7 @@ Arena place_values(const Plan& plan, const PlanLimits& limits) {
         }
         continue;
       }
-      const int64_t bytes = aligned(max_rows(info, limits) * value_row_bytes(info));
-      arena.offset[id] = first_fit(live, bytes, last[id]);
-      arena.bytes = std::max(arena.bytes, arena.offset[id] + bytes);
+      place(step.out[o]);
     }
   }
   return arena;

@@ -269,6 +269,23 @@ Plan Plan::part(size_t begin, size_t end, Value entry, const Weight& table) cons
   return part;
 }
 
+Plan Plan::some(const std::vector<size_t>& steps, std::vector<Value> entries) const {
+  Plan some(name_);
+  some.values_ = values_;
+  some.entries_ = std::move(entries);
+  std::vector<bool> known(values_.size());
+  for (Value v : some.entries_) {
+    CHECK(info(v).type != Dtype::act);  // its layout is each backend's own
+    known[static_cast<size_t>(v.id)] = true;
+  }
+  for (const size_t s : steps) {
+    for (Value v : steps_[s].in) CHECK(known[static_cast<size_t>(v.id)]);
+    for (Value v : steps_[s].out) known[static_cast<size_t>(v.id)] = true;
+    some.steps_.push_back(steps_[s]);
+  }
+  return some;
+}
+
 void Plan::output(std::string name, Value value) {
   CHECK(find_output(name) < 0);
   outputs_.push_back({std::move(name), value});

@@ -88,6 +88,10 @@ class Plan {
   /// that they may read: it is looked up in `table` [n, width] by the rows' token ids.
   Plan part(size_t begin, size_t end, Value entry, const Weight& table) const;
 
+  /// Some steps, in order, as a plan of their own with the same values, no outputs. `entries` are what others make of
+  /// the values that they read.
+  Plan some(const std::vector<size_t>& steps, std::vector<Value> entries) const;
+
   /// Names a value that callers may read after a run.
   void output(std::string name, Value value);
 
@@ -95,6 +99,8 @@ class Plan {
   const std::vector<Step>& steps() const { return steps_; }
   const std::vector<ValueInfo>& values() const { return values_; }
   const std::vector<PlanOutput>& outputs() const { return outputs_; }
+  /// Values that no step makes: callers write them before each run.
+  const std::vector<Value>& entries() const { return entries_; }
   const ValueInfo& info(Value v) const { return values_[v.id]; }
   /// Index into outputs(), or -1.
   int find_output(std::string_view name) const;
@@ -111,6 +117,7 @@ class Plan {
   std::vector<Step> steps_;
   std::vector<ValueInfo> values_;
   std::vector<PlanOutput> outputs_;
+  std::vector<Value> entries_;
 };
 
 /// Largest row counts a program is compiled for.

@@ -43,6 +43,17 @@ def test_device_names(bit, files):
     assert bit("plan", "-m", files.h32, "--device", "CPU0").code == 0
 
 
+def test_several_devices(bit, files):
+    one = bit("run", "-m", files.h32, "-p", "The", "-n", "12", "--temp", "0", "--device", "cpu", "-t", "1")
+    two = bit("run", "-m", files.h32, "-p", "The", "-n", "12", "--temp", "0", "--device", "cpu,cpu", "-t", "1", "-ts", "2,1")
+    assert one.code == 0 and two.code == 0 and two.out == one.out
+    for wrong in ("1,", "a", "1,,2", "-1,2"):
+        done = bit("plan", "-m", files.h32, "--device", "cpu,cpu", f"--tensor-split={wrong}")
+        assert done.code == 2 and "--tensor-split" in done.err
+    assert bit("plan", "-m", files.h32, "--device", "cpu,cpu", "--tensor-split", "1,1,1").code == 2
+    assert "auto|none|layer" in bit("plan", "-m", files.h32, "--split-mode", "row").err
+
+
 def test_missing_file_is_exit_3(bit):
     for command in (["run", "-p", "x"], ["plan"], ["serve"], ["bench"], ["chat"], ["tokenize", "-p", "x"]):
         done = bit(*command, "-m", "/nonexistent.gguf")

@@ -26,6 +26,8 @@ class Runner {
     const Plan plan = model_->plan(tap ? &taps_ : nullptr);
     Plan load("load taps");
     load.output("rows", load.load_rows(rows_));
+    const Plan* const plans[] = {&plan, &load};
+    backend_->place(plans);
     for (const Weight* w : plan.weights()) backend_->load(*w);
     states_ = backend_->make_states(model_->states(), {.n_pages = kPages, .n_slots = 1, .n_tape = 16, .cache = cache});
     tap_states_ = backend_->make_states({&rows_}, {.n_rows = kMaxRows});

@@ -90,6 +90,8 @@ struct Part {
 class HybridRun {
  public:
   HybridRun(const TinyHybrid& model, std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {
+    const Plan* const plans[] = {&model.plan()};
+    backend_->place(plans);
     for (const TestWeight& weight : model.weights()) backend_->load(weight.weight);
     pool_ = backend_->make_states(model.states(), {9, 3, TinyHybrid::kTape, 0, CacheType::f16});
     StatePool* const pools[] = {pool_.get()};

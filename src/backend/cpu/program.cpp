@@ -328,4 +328,12 @@ void CpuProgram::copy_out(int index, int64_t row, std::span<T> to, Dtype type) c
 void CpuProgram::read(int index, int64_t row, std::span<float> to) { copy_out(index, row, to, Dtype::f32); }
 void CpuProgram::read(int index, int64_t row, std::span<int32_t> to) { copy_out(index, row, to, Dtype::i32); }
 
+void CpuProgram::write(int index, std::span<const float> rows) {
+  const Value value = plan_.entries().at(static_cast<size_t>(index));
+  const ValueInfo& info = plan_.info(value);
+  CHECK(info.type == Dtype::f32 && static_cast<int64_t>(rows.size()) <= max_rows(info, limits_) * info.width);
+  uint8_t* to = values_.data() + placement_.offset[static_cast<size_t>(value.id)];
+  if (!rows.empty()) std::memcpy(to, rows.data(), rows.size_bytes());
+}
+
 }  // namespace onebit::cpu

@@ -20,6 +20,7 @@ class CpuProgram : public Program {
   void wait(Ticket ticket) override;
   void read(int index, int64_t row, std::span<float> to) override;
   void read(int index, int64_t row, std::span<int32_t> to) override;
+  void write(int index, std::span<const float> rows) override;
   void measure_steps() override { times_.assign(steps_.size(), {}); }
   std::vector<StepTime> step_times() const override;
 

@@ -26,13 +26,16 @@ Probe probe_cuda() {
     return {false, fmt::format("the NVIDIA GPU has compute capability {}.x, kernels are built for {}.0 and later",
                                major, kLeastMajor)};
   }
-  return {true, ""};
+  return {true, "", n_device};
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const BackendOptions&) {
+std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
   const Probe probe = probe_cuda();
   if (!probe.usable) fail(ErrorKind::refused, "device cuda: {}", probe.why);
-  return std::make_unique<gpu::GpuBackend>("cuda", 0);
+  if (options.ordinal < 0 || options.ordinal >= probe.n_device) {
+    fail(ErrorKind::refused, "device cuda{}: cuda0 to cuda{} are here", options.ordinal, probe.n_device - 1);
+  }
+  return std::make_unique<gpu::GpuBackend>("cuda", options.ordinal);
 }
 
 }  // namespace onebit

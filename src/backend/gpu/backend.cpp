@@ -21,24 +21,30 @@ GpuBackend::GpuBackend(const char* name, int ordinal) {
   info_.description = fmt::format("{}, {} multiprocessors, compute capability {}.{}", properties.name,
                                   chip_.n_multiprocessor, properties.major, properties.minor);
   info_.memory_bytes = static_cast<int64_t>(free);
-  stream_ = std::make_shared<Stream>();
+  stream_ = std::make_shared<Stream>(ordinal);
   weights_ = std::make_unique<WeightStore>(stream_->get());
 }
 
-void GpuBackend::load(const Weight& weight) { weights_->load(weight); }
+void GpuBackend::load(const Weight& weight) {
+  stream_->use_device();
+  weights_->load(weight);
+}
 
 std::unique_ptr<StatePool> GpuBackend::make_states(const std::vector<const State*>& states, const StateSizes& sizes) {
+  stream_->use_device();
   return std::make_unique<States>(states, sizes, stream_);
 }
 
 std::unique_ptr<Program> GpuBackend::compile(const Plan& plan, std::span<StatePool* const> pools,
                                              const PlanLimits& limits) {
+  stream_->use_device();
   return std::make_unique<GpuProgram>(plan, pools, limits, *weights_, chip_, stream_);
 }
 
 Peaks GpuBackend::measure_peaks() {
   constexpr int64_t kBytes = int64_t{256} << 20;  // far beyond any cache
   constexpr int kCopies = 20;
+  stream_->use_device();
   const DeviceMemory from(kBytes, "measuring"), to(kBytes, "measuring");
   Event start(true), end(true);
   double best = 0;

@@ -60,7 +60,7 @@ class Binder {
   /// The groups in their order, after what has to come before all of them.
   std::vector<BoundGroup> groups();
   /// Memory of the values; results are read from there.
-  const uint8_t* data(Value v) const { return arena_.data() + placement_.offset[static_cast<size_t>(v.id)]; }
+  uint8_t* data(Value v) const { return arena_.data() + placement_.offset[static_cast<size_t>(v.id)]; }
   const Bounds& bounds() const { return bounds_; }
 
  private:

@@ -324,6 +324,13 @@ Placement place_groups(const Plan& plan, const std::vector<Group>& groups, const
   Placement placement;
   placement.offset.assign(plan.values().size(), -1);
   std::vector<Block> used;
+  const auto place = [&](Value v) {
+    const int64_t bytes = value_bytes(plan.info(v), limits);
+    int64_t& offset = placement.offset[Uses::index(v)];
+    offset = first_fit(used, bytes, last[Uses::index(v)]);
+    placement.bytes = std::max(placement.bytes, offset + bytes);
+  };
+  for (Value v : plan.entries()) place(v);
   for (size_t g = 0; g < groups.size(); ++g) {
     const auto now = static_cast<int>(g);
     const Access access = access_of(plan, groups[g]);
@@ -339,9 +346,7 @@ Placement place_groups(const Plan& plan, const std::vector<Group>& groups, const
         }
         continue;
       }
-      const int64_t bytes = value_bytes(info, limits);
-      placement.offset[id] = first_fit(used, bytes, last[id]);
-      placement.bytes = std::max(placement.bytes, placement.offset[id] + bytes);
+      place(access.writes[i]);
     }
   }
   return placement;

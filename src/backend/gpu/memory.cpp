@@ -16,7 +16,11 @@ PinnedMemory::~PinnedMemory() {
   if (data_) (void)gpuHostFree(data_);
 }
 
-Stream::Stream() { check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "a stream"); }
+Stream::Stream(int ordinal) : ordinal_(ordinal) {
+  use_device();
+  check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "a stream");
+}
+void Stream::use_device() const { check(gpuSetDevice(ordinal_), "choosing the device"); }
 Stream::~Stream() { (void)gpuStreamDestroy(stream_); }
 void Stream::wait(const char* what) const { check(gpuStreamSynchronize(stream_), what); }
 
@@ -25,6 +29,7 @@ Event::Event(bool timed) {
 }
 Event::~Event() { (void)gpuEventDestroy(event_); }
 void Event::record(gpuStream_t stream) { check(gpuEventRecord(event_, stream), "recording an event"); }
+void Event::hold(gpuStream_t stream) const { check(gpuStreamWaitEvent(stream, event_, 0), "waiting for an event"); }
 double Event::milliseconds_since(const Event& start) const {
   float milliseconds = 0;
   check(gpuEventElapsedTime(&milliseconds, start.event_, event_), "timing");

@@ -63,15 +63,21 @@ class PinnedMemory {
 
 class Stream {
  public:
-  Stream();
+  /// Of device `ordinal`.
+  explicit Stream(int ordinal = 0);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   ~Stream();
   gpuStream_t get() const { return stream_; }
+  int ordinal() const { return ordinal_; }
+  /// Makes its device the one that this thread allocates on and launches kernels on. With several devices everything
+  /// that is called from outside begins with it.
+  void use_device() const;
   /// Blocks until all work is done; throws when some of it failed.
   void wait(const char* what) const;
 
  private:
+  int ordinal_;
   gpuStream_t stream_ = nullptr;
 };
 
@@ -84,6 +90,8 @@ class Event {
   Event& operator=(const Event&) = delete;
   ~Event();
   void record(gpuStream_t stream);
+  /// Holds up what is enqueued on a stream, of any device, until the work before the last record() is done.
+  void hold(gpuStream_t stream) const;
   /// Blocks until the work before the last record() is done; at once when there was none.
   void wait(const char* what) const;
   /// Time between two recorded events that are done.

@@ -43,6 +43,16 @@ struct BatchLayout {
   }
 };
 
+/// Lets a device read another's memory directly where the machine can; where not, the driver copies through the host.
+void reach(const Stream& stream, const Stream& other) {
+  int can = 0;
+  check(gpuDeviceCanAccessPeer(&can, stream.ordinal(), other.ordinal()), "copying between devices");
+  if (!can) return;
+  const gpuError_t error = gpuDeviceEnablePeerAccess(other.ordinal(), 0);
+  if (error != gpuErrorPeerAccessAlreadyEnabled) return check(error, "copying between devices");
+  (void)gpuGetLastError();  // a failed call must not fail the next check
+}
+
 ActsMix mix_of(int64_t n_int4, int64_t n) {
   return n_int4 == 0 ? ActsMix::int8 : n_int4 == n ? ActsMix::int4 : ActsMix::mixed;
 }
@@ -200,6 +210,7 @@ BatchRows GpuProgram::bring(const Batch& batch) {
 }
 
 Ticket GpuProgram::submit(const Batch& batch) {
+  stream_->use_device();
   check_batch(batch);
   const Shape shape = shape_of(batch);
   const Run run{bring(batch), stream_->get(), shape.taps, shape.context, shape.mix, shape.mix_outputs};
@@ -234,6 +245,7 @@ void GpuProgram::bring_results(const Run& run) {
 }
 
 void GpuProgram::measure_steps() {
+  stream_->use_device();
   for (size_t i = 0; i <= groups_.size(); ++i) marks_.push_back(std::make_unique<Event>(true));
   times_.assign(groups_.size(), {});
 }
@@ -329,6 +341,7 @@ void GpuProgram::copy_out(int index, int64_t row, void* to, int64_t size, Dtype 
   const ValueInfo& info = plan_.info(value);
   CHECK(info.type == type && row >= 0 && size % info.width == 0 && row + size / info.width <= rows_now(info));
   if (size == 0) return;
+  stream_->use_device();
   const int64_t at = row * info.width * 4;
   if (const uint8_t* host = small_result(value)) {
     std::memcpy(to, host + at, static_cast<size_t>(size) * 4);
@@ -345,6 +358,38 @@ void GpuProgram::read(int index, int64_t row, std::span<float> to) {
 }
 void GpuProgram::read(int index, int64_t row, std::span<int32_t> to) {
   copy_out(index, row, to.data(), static_cast<int64_t>(to.size()), Dtype::i32);
+}
+
+void GpuProgram::write(int index, std::span<const float> rows) {
+  const Value value = plan_.entries().at(static_cast<size_t>(index));
+  const ValueInfo& info = plan_.info(value);
+  CHECK(info.type == Dtype::f32 && static_cast<int64_t>(rows.size()) <= max_rows(info, limits_) * info.width);
+  if (rows.empty()) return;
+  stream_->use_device();
+  check(gpuMemcpyAsync(binder_.data(value), rows.data(), rows.size_bytes(), gpuMemcpyHostToDevice, stream_->get()),
+        "bringing a value");
+  stream_->wait("bringing a value");  // the rows may go
+}
+
+bool GpuProgram::take(int index, Program& from, int output) {
+  auto* other = dynamic_cast<GpuProgram*>(&from);
+  if (!other) return false;
+  const Value to = plan_.entries().at(static_cast<size_t>(index));
+  const Value made = other->plan_.outputs().at(static_cast<size_t>(output)).value;
+  const ValueInfo& info = other->plan_.info(made);
+  CHECK(info.type == Dtype::f32 && other->last_ > 0 && other->rows_now(info) <= max_rows(plan_.info(to), limits_));
+  const auto bytes = static_cast<size_t>(other->rows_now(info) * info.width * 4);
+  if (bytes == 0) return true;
+  stream_->use_device();
+  if (reached_ != other) reach(*stream_, *other->stream_);
+  reached_ = other;
+  other->done_.hold(stream_->get());
+  check(gpuMemcpyPeerAsync(binder_.data(to), stream_->ordinal(), other->binder_.data(made), other->stream_->ordinal(),
+                           bytes, stream_->get()),
+        "copying between devices");
+  taken_.record(stream_->get());
+  taken_.hold(other->stream_->get());  // its next run overwrites the value
+  return true;
 }
 
 }  // namespace onebit::gpu

@@ -26,6 +26,9 @@ class GpuProgram : public Program {
   void wait(Ticket ticket) override;
   void read(int index, int64_t row, std::span<float> to) override;
   void read(int index, int64_t row, std::span<int32_t> to) override;
+  void write(int index, std::span<const float> rows) override;
+  /// From another GPU of the same kind: one copy between the devices, ordered by events; the host does not wait.
+  bool take(int index, Program& from, int output) override;
   /// Steps that run together are one entry. Runs are not recorded as graphs while they are measured.
   void measure_steps() override;
   std::vector<StepTime> step_times() const override;
@@ -79,6 +82,8 @@ class GpuProgram : public Program {
   PinnedMemory results_;
   Event brought_;  // the pinned batch may be overwritten
   Event done_;
+  Event taken_;                          // the last take() has read what it copied
+  const GpuProgram* reached_ = nullptr;  // whose memory was last taken from
 
   std::vector<std::unique_ptr<Event>> marks_;  // before each group and after the last; empty: not measuring
   std::vector<StepTime> times_;                // by group

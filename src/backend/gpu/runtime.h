@@ -28,6 +28,7 @@ using gpuDeviceProp = hipDeviceProp_t;
 using gpuDeviceProp = cudaDeviceProp;
 #endif
 inline constexpr gpuError_t gpuSuccess = ONEBIT_GPU(Success);
+inline constexpr gpuError_t gpuErrorPeerAccessAlreadyEnabled = ONEBIT_GPU(ErrorPeerAccessAlreadyEnabled);
 inline constexpr gpuError_t gpuErrorMemoryAllocation =
 #if defined(__HIP__) || defined(__HIP_PLATFORM_AMD__)
     hipErrorOutOfMemory;
@@ -66,6 +67,10 @@ inline int64_t most_shared_bytes(const gpuDeviceProp& device) {
 #define gpuStreamNonBlocking ONEBIT_GPU(StreamNonBlocking)
 #define gpuStreamDestroy ONEBIT_GPU(StreamDestroy)
 #define gpuStreamSynchronize ONEBIT_GPU(StreamSynchronize)
+#define gpuStreamWaitEvent ONEBIT_GPU(StreamWaitEvent)
+#define gpuMemcpyPeerAsync ONEBIT_GPU(MemcpyPeerAsync)
+#define gpuDeviceCanAccessPeer ONEBIT_GPU(DeviceCanAccessPeer)
+#define gpuDeviceEnablePeerAccess ONEBIT_GPU(DeviceEnablePeerAccess)
 #define gpuEventCreateWithFlags ONEBIT_GPU(EventCreateWithFlags)
 #define gpuEventDisableTiming ONEBIT_GPU(EventDisableTiming)
 #define gpuEventDestroy ONEBIT_GPU(EventDestroy)

@@ -41,6 +41,7 @@ Memory States::allocate(const State& state) {
 
 void States::clear_slot(int32_t slot) {
   CHECK(slot >= 0 && slot < sizes_.n_slots);
+  stream_->use_device();
   for (auto& [state, memory] : memory_) {
     if (const auto* delta = std::get_if<DeltaMemory>(&memory)) {
       const auto bytes = static_cast<size_t>(delta->slot_floats()) * 4;
@@ -52,6 +53,7 @@ void States::clear_slot(int32_t slot) {
 void States::copy_slot(int32_t from, int32_t to) {
   CHECK(from >= 0 && from < sizes_.n_slots && to >= 0 && to < sizes_.n_slots);
   if (from == to) return;
+  stream_->use_device();
   for (auto& [state, memory] : memory_) {
     if (const auto* delta = std::get_if<DeltaMemory>(&memory)) {
       check(gpuMemcpyAsync(delta->window(to), delta->window(from), static_cast<size_t>(delta->slot_floats()) * 4,
@@ -64,6 +66,7 @@ void States::copy_slot(int32_t from, int32_t to) {
 void States::copy_page(int32_t from, int32_t to) {
   CHECK(from >= 0 && from < sizes_.n_pages && to >= 0 && to < sizes_.n_pages);
   if (from == to) return;
+  stream_->use_device();
   for (auto& [state, memory] : memory_) {
     const auto* kv = std::get_if<KvMemory>(&memory);
     if (!kv) continue;
@@ -98,6 +101,7 @@ std::vector<States::Piece> States::page_pieces(int32_t page) const {
 }
 
 void States::read(const std::vector<Piece>& pieces, std::span<uint8_t> to) const {
+  stream_->use_device();
   size_t at = 0;
   for (const Piece& piece : pieces) {
     const auto bytes = static_cast<size_t>(piece.bytes);
@@ -110,6 +114,7 @@ void States::read(const std::vector<Piece>& pieces, std::span<uint8_t> to) const
 }
 
 void States::write(const std::vector<Piece>& pieces, std::span<const uint8_t> from) {
+  stream_->use_device();
   size_t at = 0;
   for (const Piece& piece : pieces) {
     const auto bytes = static_cast<size_t>(piece.bytes);

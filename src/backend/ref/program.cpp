@@ -67,7 +67,7 @@ void RefProgram::check_batch(const Batch& batch) const {
   for (const Sequence& sequence : batch.sequences) {
     CHECK(sequence.row == row && sequence.n_tok > 0 && sequence.pos >= 0 && sequence.n_commit >= 0);
     row += sequence.n_tok;
-    for (int32_t page : sequence.pages) CHECK(page >= -1 && page < cache_sizes_.n_pages);
+    for (int32_t page : sequence.pages) CHECK(page >= -1 && (page < cache_sizes_.n_pages || cache_sizes_.n_pages == 0));
     slots.push_back(sequence.slot);
   }
   if (uses(Op::delta_net)) {
@@ -124,6 +124,14 @@ void RefProgram::copy_out(int index, int64_t row, std::span<T> to, Dtype type) c
 
 void RefProgram::read(int index, int64_t row, std::span<float> to) { copy_out(index, row, to, Dtype::f32); }
 void RefProgram::read(int index, int64_t row, std::span<int32_t> to) { copy_out(index, row, to, Dtype::i32); }
+
+void RefProgram::write(int index, std::span<const float> rows) {
+  const Value value = plan_.entries().at(static_cast<size_t>(index));
+  const ValueInfo& info = plan_.info(value);
+  CHECK(info.type == Dtype::f32 && static_cast<int64_t>(rows.size()) <= max_rows(info, limits_) * info.width);
+  auto* bytes = reinterpret_cast<uint8_t*>(memory_.data()) + arena_.offset[static_cast<size_t>(value.id)];
+  if (!rows.empty()) std::memcpy(bytes, rows.data(), rows.size_bytes());
+}
 
 OpFunction op_function(Op op) {
   switch (op) {

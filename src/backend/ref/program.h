@@ -19,6 +19,7 @@ class RefProgram : public Program {
   void wait(Ticket ticket) override;
   void read(int index, int64_t row, std::span<float> to) override;
   void read(int index, int64_t row, std::span<int32_t> to) override;
+  void write(int index, std::span<const float> rows) override;
 
  private:
   struct Bound {
