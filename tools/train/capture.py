@@ -95,7 +95,7 @@ def full_attention(path):
 
 
 def through_slots(a, jobs, tokenizer):
-    ids = [tokenizer(p, add_special_tokens=False)["input_ids"] for _, p, _ in jobs]
+    ids = tokenizer([p for _, p, _ in jobs], add_special_tokens=False)["input_ids"]
     jobs, ids = zip(*((j, x) for j, x in zip(jobs, ids) if len(x) <= a.longest))
     began = time.time()
     w = writer.Writer(writer.load(a.target, a.device), ids, [t for _, _, t in jobs], a.max_new, min(a.parallel, len(jobs)), {tokenizer.eos_token_id})
@@ -127,12 +127,12 @@ def through_batches(a, jobs, tokenizer):
 # ---------------------------------------------------------------- rows
 
 def build_rows(a, prompts, answers, tokenizer):
+    if not answers:
+        raise SystemExit(f"{a.prompts}: no answer was finished; give more --seconds")
     eos = tokenizer.eos_token_id
-    encode = lambda s: tokenizer(s, add_special_tokens=False)["input_ids"]
-    packed = []
-    for r in answers:
-        answer = encode(r["text"]) + ([eos] if r["ended"] else [])
-        packed.append((encode(prompts[r["i"]]), answer, 2 if r["temperature"] else 1))
+    encode = lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"]
+    asked, said = encode([prompts[r["i"]] for r in answers]), encode([r["text"] for r in answers])
+    packed = [(q, t + ([eos] if r["ended"] else []), 2 if r["temperature"] else 1) for r, q, t in zip(answers, asked, said)]
     random.Random(3).shuffle(packed)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos
     tokens, written = rows.pack(packed, a.row, pad, pad, a.apart)

@@ -1,7 +1,7 @@
 """Tokens per step of a drafter on held-out prompts: the real draft + verify loop; argmax against selector against oracle.
 
 usage: evaluate.py --target DIR --drafter DIR --prompts PROMPTS.json [--new 256] [--block N] [--out RESULT.json] [--device cpu|cuda]
-  PROMPTS.json   a list of {"name", "kind", "text"} or {..., "ids"}; text is tokenised with the target's tokenizer.json
+  PROMPTS.json   a list of {"name", "kind"} with "ids", "text" (tokenised with the target's tokenizer.json) or "messages" (in the target's chat template)
 argmax: the most likely token of every row; selector: the walk through the candidates; oracle: a row counts as right when the true token is
 among the candidates. Use the selector in an engine only where it beats argmax here.
 """
@@ -26,6 +26,12 @@ def load_drafter(path, device):
 def read_prompts(path, target_dir):
     with open(path, encoding="utf8") as f:
         prompts = json.load(f)
+    if any("messages" in p for p in prompts):
+        from transformers import AutoTokenizer
+        chat = AutoTokenizer.from_pretrained(target_dir)
+        for p in prompts:
+            if "messages" in p:
+                p.setdefault("text", chat.apply_chat_template(p["messages"], add_generation_prompt=True, tokenize=False))
     if any("ids" not in p for p in prompts):
         from tokenizers import Tokenizer
         tok = Tokenizer.from_file(os.path.join(target_dir, "tokenizer.json"))

@@ -128,8 +128,9 @@ class Trainer:
         return e, labels, inside, at
 
     def unary_loss(self, e, labels, weight):
-        lg = F.linear(e, self.head).float()
-        ce = F.cross_entropy(lg.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)
+        """loss and logits; these stay in the type of the product: nothing is larger, and the search for candidates reads all of them"""
+        lg = F.linear(e, self.head)
+        ce = F.cross_entropy(lg.flatten(0, -2).float(), labels.flatten(), reduction="none").view(labels.shape)
         return (ce * weight).sum() / weight.sum().clamp(min=1e-6), lg
 
     def selector_loss(self, e, lg, ids, anchors, labels, weight, joint):
@@ -179,7 +180,7 @@ class Trainer:
                 for s in range(0, L, N):
                     anchors = torch.arange(s, s + N, device=self.device).clamp(4, L - 5)[None].expand(a.batch, -1).contiguous()
                     e, labels, inside, at = self.blocks(ids, anchors)
-                    lg = F.linear(e, self.head).float()
+                    lg = F.linear(e, self.head)
                     mine = inside & (written.gather(1, at.clamp(max=L - 1).flatten(1)).view(at.shape) == 1)
                     walk, arg, cand, _ = self.model.propose(e.flatten(0, 1), lg.flatten(0, 1), ids.gather(1, anchors).flatten())
                     y, mine = labels.flatten(0, 1), mine.flatten(0, 1)
@@ -205,7 +206,7 @@ class Trainer:
     def weights(self):
         return {k: v.detach().to(torch.bfloat16).contiguous().cpu() for k, v in self.model.state_dict().items()}
 
-    def save(self, final=False):
+    def save(self):
         os.makedirs(self.a.out, exist_ok=True)
         save_file(self.weights(), self.path("model.safetensors"), metadata={"format": "pt"})
         with open(self.path("config.json"), "w", encoding="utf8") as f:
@@ -214,14 +215,14 @@ class Trainer:
             json.dump({"steps": self.step, "seconds": round(self.seconds), "blocks": self.step * self.a.batch * self.a.anchors * self.world, "history": self.history,
                        "parameters": sum(p.numel() for p in self.model.parameters()), "rows": len(self.tokens) + len(self.val_tokens)}, f)
         curves.drafter(self.history, self.path("curves.png"))
-        if not final:
-            torch.save({"model": self.model.state_dict(), "opt": self.opt.state(), "step": self.step, "seconds": self.seconds, "history": self.history}, self.path("state.pt"))
+        torch.save({"model": self.model.state_dict(), "opt": self.opt.state(), "step": self.step, "seconds": self.seconds, "history": self.history}, self.path("state.pt"))
 
     def load(self):
         s = torch.load(self.path("state.pt"), map_location=self.device)
         self.model.load_state_dict(s["model"])
         self.opt.load(s["opt"])
         self.step, self.seconds, self.history = s["step"], s["seconds"], s["history"]
+        torch.manual_seed(1000 + self.rank + 7919 * self.step)                 # other rows than those already seen
         print(f"resumed at step {self.step}", flush=True)
 
     # ---- the run
@@ -259,7 +260,7 @@ class Trainer:
             tps = self.validate(6)
             self.history.append({"step": self.step, "tokens_per_step": tps})
             print(f"\ndone: {self.step} steps, tokens per step {tps}", flush=True)
-            self.save(final=True)
+            self.save()
         if self.world > 1:
             torch.distributed.barrier()
             torch.distributed.destroy_process_group()

@@ -603,34 +603,3 @@ def country_dialogues(countries, rng, n):
         doc = dialogue(turns, rng)
         if not held_out(doc):
             yield doc
-
-
-# ---------------------------------------------------------------- prompts without answers, for ../capture.py
-
-OPEN = ("Give me three tips for {x}.|What are the advantages of {x}?|Explain {x} in simple words.|Write a short story about {x}.|Write a poem about {x}.|Write an email to a friend about {x}.|"
-        "Why is {x} important?|How can I learn more about {x}?|Make a plan for a day with {x}.|Write a short dialogue about {x}.|What should I know about {x}?|Summarize the history of {x}.|"
-        "List five facts about {x}.|Compare {x} and {y}.|Write a product description for {x}.|What questions should I ask about {x}?|Give me ideas for a talk about {x}.|Describe {x} to a child.").split("|")
-SUBJECTS = ("sleeping better|healthy food|learning a language|a small garden|saving money|public transport|solar energy|a job interview|time management|the water cycle|remote work|friendship|"
-            "electric cars|recycling|climate change|a birthday party|a new phone|the solar system|reading books|swimming|chess|photography|cooking pasta|a city trip|teamwork|online safety|"
-            "machine learning|databases|open source software|unit tests|version control|the human heart|vaccines|volcanoes|democracy|the printing press|artificial intelligence|whales").split("|")
-
-
-def prompts(rng, n):
-    """chat questions of all kinds: half of the small tasks, half open ones"""
-    makers, weights = zip(*TASKS)
-    things = SUBJECTS + TOPICS
-    for _ in range(n):
-        if rng.random() < 0.5:
-            q = rng.choices(makers, weights)[0](rng)[0]
-        else:
-            x, y = rng.sample(things, 2)
-            q = rng.choice(OPEN).format(x=x, y=y)
-        if not held_out(q):
-            yield q
-
-
-if __name__ == "__main__":                                           # usage: conversations.py N > prompts.jsonl   (prompts for ../capture.py)
-    import random
-    import sys
-    for text in dict.fromkeys(prompts(random.Random(int(sys.argv[1])), int(sys.argv[1]))):
-        print(json.dumps({"messages": [{"role": "user", "content": text}]}))

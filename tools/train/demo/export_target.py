@@ -28,7 +28,9 @@ def main():
     with open(os.path.join(HERE, "chat_template.jinja"), encoding="utf8") as f:
         template = f.read().rstrip("\n")
     c = qwen35.Config.from_hf(a.target)
-    shutil.copy(a.tokenizer, os.path.join(a.target, "tokenizer.json"))
+    own = os.path.join(a.target, "tokenizer.json")
+    if not (os.path.exists(own) and os.path.samefile(a.tokenizer, own)):
+        shutil.copy(a.tokenizer, own)
     with open(os.path.join(a.target, "chat_template.jinja"), "w", encoding="utf8") as f:
         f.write(template)
     with open(os.path.join(a.target, "tokenizer_config.json"), "w", encoding="utf8") as f:

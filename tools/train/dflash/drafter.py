@@ -230,7 +230,7 @@ class Drafter(nn.Module):
     @torch.no_grad()
     def propose(self, e, logits, anchor_tokens):
         """e [N, R, H], logits [N, R, V], anchor_tokens [N] -> (walk, argmax [N, R], candidates [N, R, K], scores along the walk or None)"""
-        unary, candidates = logits.float().topk(self.c.top_k, -1)
+        unary, candidates = logits.topk(self.c.top_k, -1)
         argmax = candidates[..., 0]
         if self.c.version == 1:
             return argmax, argmax, candidates, None
