@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "convert/convert.h"
 #include "plan/layout.h"
+#include "plan/shard.h"
 #include "support/engine_run.h"
 #include "support/expect_error.h"
 #include "support/runner.h"
@@ -18,17 +22,45 @@ std::unique_ptr<Backend> devices(const std::string& names, std::vector<double> s
   return make_backend(names, {.n_threads = 1, .isa = "portable", .shares = std::move(shares)});
 }
 
+/// Devices that work on every layer together.
+std::unique_ptr<Backend> tensor_devices(const std::string& names, int n_threads = 1) {
+  return make_backend(names, {.n_threads = n_threads, .isa = "portable", .split = SplitMode::tensor});
+}
+
+using Rows = std::vector<std::vector<float>>;
+
+/// The largest difference over the largest value, NaN and missing values being infinitely far.
+double distance(const Rows& expected, const Rows& actual) {
+  if (expected.size() != actual.size()) return INFINITY;
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i].size() != actual[i].size()) return INFINITY;
+    for (size_t j = 0; j < expected[i].size(); ++j) {
+      const double difference = std::abs(static_cast<double>(expected[i][j]) - actual[i][j]);
+      worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+      largest = std::max(largest, std::abs(static_cast<double>(expected[i][j])));
+    }
+  }
+  return worst / largest;
+}
+
+/// GPUs of a kind here; 0 where it is not built in.
+int count_gpus(const std::string& name) {
+  try {
+    return count_devices(name);
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
 /// The same device twice, and two of them, of every kind of GPU that is here: what it is called alone, and together.
 std::vector<std::pair<std::string, std::string>> gpus() {
   std::vector<std::pair<std::string, std::string>> all;
   for (const std::string name : {"cuda", "rocm"}) {
-    try {
-      const int n = count_devices(name);
-      all.emplace_back(name, name + "0," + name + "0");
-      if (n > 1) all.emplace_back(name + "1", name + "0," + name + "1");
-      if (n > 1) all.emplace_back(name, name + "1," + name + "0," + name + "1");
-    } catch (const Error&) {  // not built in, or none here
-    }
+    const int n = count_gpus(name);
+    if (n > 0) all.emplace_back(name, name + "0," + name + "0");
+    if (n > 1) all.emplace_back(name + "1", name + "0," + name + "1");
+    if (n > 1) all.emplace_back(name, name + "1," + name + "0," + name + "1");
   }
   return all;
 }
@@ -51,12 +83,12 @@ class SplitModel : public testing::TestWithParam<std::string> {
     convert(options);
   }
   /// Logits of a prompt, of single tokens and of drafts of which some are kept; then hidden states of all layers.
-  std::vector<std::vector<float>> everything(std::unique_ptr<Backend> backend) {
+  Rows everything(std::unique_ptr<Backend> backend) {
     Runner runner(path_, std::move(backend), true);
     std::vector<int32_t> tokens;
     for (int32_t i = 0; i < 80; ++i) tokens.push_back((7 * i + 3) % static_cast<int32_t>(runner.n_vocab()));
     const std::span<const int32_t> all(tokens);
-    std::vector<std::vector<float>> results;
+    Rows results;
     results.push_back(runner.run(all.first(67), 0, Phase::prompt));
     for (const int32_t row : {0, 40, 66}) results.push_back(runner.taps(row));
     results.push_back(runner.run(all.subspan(67, 1), 67, Phase::decode));
@@ -80,6 +112,28 @@ TEST_P(SplitModel, GivesTheSameBits) {
   EXPECT_EQ(everything(devices("cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu")), on_cpu);  // more than there are layers
   for (const auto& [one, several] : gpus()) EXPECT_EQ(everything(devices(several)), everything(devices(one))) << several;
   EXPECT_NE(everything(devices("cpu,ref")), everything(devices("ref,cpu"))) << "the order of devices shows nowhere";
+}
+
+/// Sums over heads and columns are made in another order, and nothing else differs.
+TEST_P(SplitModel, IsTheSameWithAPartOfEveryLayerOnEachDevice) {
+  constexpr double kReordered = 1e-5;
+  const auto on_ref = everything(devices("ref")), on_cpu = everything(devices("cpu"));
+  const auto two = everything(tensor_devices("ref,ref"));
+  EXPECT_LT(distance(on_ref, two), kReordered);
+  EXPECT_NE(two, on_ref) << "nothing was divided";
+  EXPECT_EQ(everything(tensor_devices("ref,ref")), two) << "who comes first shows";
+  EXPECT_LT(distance(on_cpu, everything(tensor_devices("cpu,cpu"))), kReordered);
+  EXPECT_LT(distance(on_cpu, everything(tensor_devices("cpu,cpu", 2))), kReordered);
+  for (const char* name : {"cuda", "rocm"}) {
+    if (count_gpus(name) < 2) continue;
+    EXPECT_LT(distance(everything(devices(name)), everything(tensor_devices(name))), 1e-4) << name;
+  }
+  try {
+    tensor_devices("ref,cpu");
+    ADD_FAILURE() << "devices of different kinds sum up nothing";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::refused);
+  }
 }
 
 TEST_P(SplitModel, IsDividedByBytesBetweenLayers) {
@@ -195,6 +249,71 @@ TEST(Split, AnswersAsOneDeviceDoes) {
       }
     }
   }
+}
+
+/// Every byte of a divided matrix is on one device, once; every device has some.
+TEST(Tensor, DividesEveryMatrixWithoutRemainder) {
+  TinyShape shape;
+  shape.n_head = 4, shape.n_head_kv = 2, shape.d_state = 32;
+  shape.type = BlockType::q4_0;
+  TempDir dir;
+  write_tiny_target(dir.file("model.gguf"), shape);
+  const std::unique_ptr<Model> model = Model::open(dir.file("model.gguf"), {});
+  const Plan plan = model->plan(nullptr);
+  Shard first(0, 2), second(1, 2);
+  const Plan parts[] = {first.divide(plan), second.divide(plan)};
+  int n_divided = 0;
+  for (const Weight* weight : plan.weights()) {
+    const WeightPart *a = first.part(*weight), *b = second.part(*weight);
+    ASSERT_EQ(a == nullptr, b == nullptr) << weight->name;
+    if (!a) continue;
+    ++n_divided;
+    EXPECT_FALSE(first.uses_whole(*weight) || second.uses_whole(*weight)) << weight->name;
+    EXPECT_EQ(a->bytes().size() + b->bytes().size(), weight->data.size()) << weight->name;
+    EXPECT_GT(std::min(a->bytes().size(), b->bytes().size()), 0u) << weight->name;
+  }
+  EXPECT_GT(n_divided, 20);
+  // Two sums a layer; the head, the row buffers and the results are the first device's.
+  const auto count = [](const Plan& p, Op op) {
+    return std::count_if(p.steps().begin(), p.steps().end(), [op](const Step& step) { return step.op == op; });
+  };
+  for (const Plan& part : parts) EXPECT_EQ(count(part, Op::sum_devices), 2 * shape.n_layer);
+  EXPECT_EQ(count(parts[0], Op::argmax), count(plan, Op::argmax));
+  EXPECT_EQ(count(parts[1], Op::argmax), 0);
+  EXPECT_TRUE(parts[1].outputs().empty());
+}
+
+/// A drafter runs on the first device; drafts change nothing.
+TEST(Tensor, AnswersWithDrafters) {
+  TinyShape shape;
+  shape.n_head = 4, shape.n_head_kv = 2, shape.d_state = 32;
+  int64_t accepted = 0;
+  for (const BlockType type : {BlockType::f32, BlockType::q4_0}) {
+    shape.type = type;
+    const TinyModels models(shape);
+    EngineOptions options = models.options(0);
+    options.device = "ref,ref";
+    options.backend.split = SplitMode::tensor;
+    const Request request = greedy(models.prompt(31, 90), 60);
+    const auto plain = run(options, request);
+    for (const int version : {1, 2}) {
+      EngineOptions drafted = models.options(version);
+      drafted.device = options.device;
+      drafted.backend = options.backend;
+      const auto answer = run(drafted, request);
+      EXPECT_EQ(answer->ids, plain->ids) << "version " << version;
+      accepted += answer->statistics.draft_n_accepted;
+    }
+  }
+  EXPECT_GT(accepted, 0) << "no draft was ever accepted: the test shows nothing";
+}
+
+TEST(Tensor, RefusesWhatCantBeDivided) {
+  const TinyModels models;  // one key head
+  EngineOptions options = models.options(0);
+  options.device = "ref,ref";
+  options.backend.split = SplitMode::tensor;
+  expect_refused({"1 key heads", "2 devices", "--split-mode layer"}, [&] { plan_engine(options); });
 }
 
 /// Bytes of slots and pages are those of one device, and find their way back.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "backend/team.h"
 #include "plan/batch.h"
 #include "plan/plan.h"
 
@@ -104,6 +105,13 @@ class Backend {
   /// caches to the same one (a batch lists pages of that pool). The plan is copied; the pools must outlive the program.
   virtual std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
                                            const PlanLimits& limits) = 0;
+  /// What this device and others like it, whose ordinals are given with its own, add up values by. Throws
+  /// Error(refused) where they can't.
+  virtual std::shared_ptr<Team> make_team(std::span<const int> /*ordinals*/) {
+    fail(ErrorKind::refused, "device {}: several of it can't work on a layer together", info().name);
+  }
+  /// Programs compiled from now on sum over the team (Op::sum_devices), as its member `member`.
+  virtual void join(Membership /*membership*/) { CHECK(!"a device without teams joins none"); }
   /// Measures for about a second.
   virtual Peaks measure_peaks() { return {}; }
 };
@@ -113,6 +121,7 @@ enum class SplitMode : uint8_t {
   automatic,  // as none, unless the model does not fit; then as layer
   none,       // one device
   layer,      // all of them, each with some of the layers
+  tensor,     // all of them, each with a part of every layer
 };
 
 struct BackendOptions {

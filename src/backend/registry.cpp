@@ -11,6 +11,7 @@
 #include "backend/devices.h"
 #include "backend/ref/ref.h"
 #include "backend/split/split.h"
+#include "backend/split/tensor.h"
 #include "base/error.h"
 
 namespace onebit {
@@ -100,19 +101,22 @@ std::vector<Choice> choose_all(std::string_view names) {
 
 std::unique_ptr<Backend> make_backend(std::string_view names, const BackendOptions& options) {
   std::vector<Choice> choices = choose_all(names);
-  const bool all = options.split == SplitMode::layer || !options.shares.empty();
+  const bool all = options.split == SplitMode::layer || options.split == SplitMode::tensor || !options.shares.empty();
   if (choices.size() == 1 && choices[0].ordinal < 0 && all && options.split != SplitMode::none) {
     choices.assign(static_cast<size_t>(choices[0].n_device), choices[0]);
     for (size_t i = 0; i < choices.size(); ++i) choices[i].ordinal = static_cast<int>(i);
   }
   if (options.split == SplitMode::none) choices.resize(1);
   std::vector<std::unique_ptr<Backend>> devices;
+  std::vector<int> ordinals;
   for (const Choice& choice : choices) {
     BackendOptions own = options;
     if (choice.ordinal >= 0) own.ordinal = choice.ordinal;
+    ordinals.push_back(own.ordinal);
     devices.push_back(choice.device->make(own));
   }
   if (devices.size() == 1 && options.shares.size() <= 1) return std::move(devices[0]);
+  if (options.split == SplitMode::tensor) return make_tensor_backend(std::move(devices), ordinals);
   return make_split_backend(std::move(devices), options.shares);
 }
 

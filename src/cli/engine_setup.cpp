@@ -87,7 +87,9 @@ std::string device_name(std::string name) {
 
 BackendOptions backend_options(const Options& options) {
   BackendOptions backend{.n_threads = static_cast<int>(options.n_threads), .isa = options.isa};
-  if (options.split_mode != "auto") backend.split = options.split_mode == "none" ? SplitMode::none : SplitMode::layer;
+  if (options.split_mode == "none") backend.split = SplitMode::none;
+  if (options.split_mode == "layer") backend.split = SplitMode::layer;
+  if (options.split_mode == "tensor") backend.split = SplitMode::tensor;
   backend.ordinal = static_cast<int>(options.main_gpu);
   const char* at = options.tensor_split.data();
   const char* const end = at + options.tensor_split.size();

@@ -34,6 +34,7 @@ const OpInfo& op_info(Op op) {
       {"argmax", exact, false},
       {"top_k", exact, false},
       {"select_walk", reduction, false},
+      {"sum_devices", rounding, true},
   }};
   CHECK(static_cast<int>(op) < kOpCount);
   return kInfo[static_cast<size_t>(op)];

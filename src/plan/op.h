@@ -37,8 +37,9 @@ enum class Op : uint8_t {
   argmax,           // ids[R,1]: column of the largest value, lowest column on ties; NaN counts as -infinity
   top_k,            // ids, values [R,k]: the k largest, descending, lowest column first on ties
   select_walk,      // DFlash2 candidate selector: ids, confidence [R,1] and scores [R,k]; see SelectParams
+  sum_devices,      // y = sum of the devices' x where several work on one plan (plan/shard.h); else x
 };
-inline constexpr int kOpCount = static_cast<int>(Op::select_walk) + 1;
+inline constexpr int kOpCount = static_cast<int>(Op::sum_devices) + 1;
 
 /// How closely a fast backend must follow the definition (tests/support/compare.h turns classes into bounds).
 enum class Tolerance : uint8_t {

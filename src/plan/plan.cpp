@@ -238,6 +238,13 @@ std::pair<Value, Value> Plan::top_k(Value x, int32_t k) {
   return {ids, values};
 }
 
+Value Plan::sum_devices(Value x) {
+  CHECK(info(x).type == Dtype::f32);
+  const Value y = like(x);
+  push(Op::sum_devices, {y}, {x});
+  return y;
+}
+
 Plan::Walk Plan::select_walk(Value candidates, Value unary, Value gamma, const Weight& predecessor,
                              const Weight& successor) {
   CHECK(info(candidates).width == info(unary).width && info(candidates).type == Dtype::i32);

@@ -51,6 +51,9 @@ struct PlanOutput {
 class Plan {
  public:
   explicit Plan(std::string name) : name_(std::move(name)) {}
+  /// What another plan was turned into; nothing is checked.
+  Plan(std::string name, std::vector<Step> steps, std::vector<ValueInfo> values, std::vector<PlanOutput> outputs)
+      : name_(std::move(name)), steps_(std::move(steps)), values_(std::move(values)), outputs_(std::move(outputs)) {}
 
   // Each verb appends one step, checks its operands' shapes and returns what it writes.
   Value embed(const Weight& table);                     // [tok, n_embd]
@@ -82,6 +85,7 @@ class Plan {
   struct Walk {
     Value ids, confidence, scores;
   };
+  Value sum_devices(Value x);
   Walk select_walk(Value candidates, Value unary, Value gamma, const Weight& predecessor, const Weight& successor);
 
   /// Steps [begin, end) as a plan of their own with the same values, no outputs. `entry` is the one value from before

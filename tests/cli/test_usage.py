@@ -51,7 +51,7 @@ def test_several_devices(bit, files):
         done = bit("plan", "-m", files.h32, "--device", "cpu,cpu", f"--tensor-split={wrong}")
         assert done.code == 2 and "--tensor-split" in done.err
     assert bit("plan", "-m", files.h32, "--device", "cpu,cpu", "--tensor-split", "1,1,1").code == 2
-    assert "auto|none|layer" in bit("plan", "-m", files.h32, "--split-mode", "row").err
+    assert "auto|none|layer|tensor" in bit("plan", "-m", files.h32, "--split-mode", "row").err
 
 
 def test_missing_file_is_exit_3(bit):

@@ -12,6 +12,8 @@ inline Value elementwise_op(OpRig& rig, Op op, Value x, int64_t width) {
       return rig.plan.sigmoid_mul(x, rig.feed(width, 4));
     case Op::swiglu:
       return rig.plan.swiglu(x, rig.feed(width));
+    case Op::sum_devices:  // a device alone; several: split_test.cpp
+      return rig.plan.sum_devices(x);
     default:
       return rig.plan.softcap(x, 0.5f, 3);
   }
@@ -54,7 +56,7 @@ inline void add_elementwise_cases(OpCases& cases) {
     int32_t n_tok;
     int64_t width;
   };
-  for (const Op op : {Op::add, Op::sigmoid_mul, Op::swiglu, Op::softcap}) {
+  for (const Op op : {Op::add, Op::sigmoid_mul, Op::swiglu, Op::softcap, Op::sum_devices}) {
     for (const Size size : {Size{1, 1}, Size{3, 7}, Size{2, 33}, Size{17, 65}, Size{3, 3072}}) {
       for (const bool survives : {false, true}) {
         cases.push_back(

@@ -11,6 +11,7 @@
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/program.h"
 #include "backend/devices.h"
+#include "backend/host_team.h"
 #include "base/error.h"
 
 namespace onebit {
@@ -56,8 +57,13 @@ class CpuBackend : public Backend {
 
   std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
                                    const PlanLimits& limits) override {
-    return std::make_unique<cpu::CpuProgram>(plan, pools, limits, kernels_, weights_, pool_);
+    return std::make_unique<cpu::CpuProgram>(plan, pools, limits, kernels_, weights_, pool_, membership_);
   }
+
+  std::shared_ptr<Team> make_team(std::span<const int> ordinals) override {
+    return std::make_shared<HostTeam>(ordinals.size());
+  }
+  void join(Membership membership) override { membership_ = std::move(membership); }
 
   Peaks measure_peaks() override { return cpu::measure_peaks(pool_.size()); }
 
@@ -65,6 +71,7 @@ class CpuBackend : public Backend {
   const cpu::Kernels& kernels_;
   ThreadPool pool_;
   cpu::WeightStore weights_;
+  Membership membership_;
   DeviceInfo info_;
 };
 

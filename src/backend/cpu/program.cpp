@@ -77,7 +77,7 @@ bool writes_state(Op op) { return op == Op::kv_store || op == Op::delta_net || o
 }  // namespace
 
 CpuProgram::CpuProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
-                       const Kernels& kernels, WeightStore& weights, ThreadPool& pool)
+                       const Kernels& kernels, WeightStore& weights, ThreadPool& pool, Membership membership)
     : plan_(plan),
       limits_(limits),
       weights_(weights),
@@ -85,6 +85,7 @@ CpuProgram::CpuProgram(const Plan& plan, std::span<StatePool* const> pools, cons
       placement_(place_values(plan, limits)),
       values_(placement_.bytes) {
   run_.kernels = &kernels;
+  run_.membership = std::move(membership);
   run_.rows.resize(static_cast<size_t>(limits.n_tok));
   for (const Step& step : plan_.steps()) steps_.push_back(bind(step, pools));
   for (const PlanOutput& output : plan_.outputs()) CHECK(plan_.info(output.value).type != Dtype::act);

@@ -14,7 +14,7 @@ namespace onebit::cpu {
 class CpuProgram : public Program {
  public:
   CpuProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, const Kernels& kernels,
-             WeightStore& weights, ThreadPool& pool);
+             WeightStore& weights, ThreadPool& pool, Membership membership = {});
 
   Ticket submit(const Batch& batch) override;
   void wait(Ticket ticket) override;

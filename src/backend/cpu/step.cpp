@@ -40,6 +40,7 @@ const OpEntry& op_entry(Op op) {
       {run_top_k, needs_top_k, false},  // argmax
       {run_top_k, needs_top_k, false},
       {run_select_walk, needs_select_walk, false},
+      {run_sum_devices, nullptr, false},
   };
   CHECK(static_cast<int>(op) < kOpCount);
   return kEntries[static_cast<size_t>(op)];

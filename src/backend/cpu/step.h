@@ -13,6 +13,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/states.h"
 #include "backend/cpu/weights.h"
+#include "backend/team.h"
 #include "base/thread_pool.h"
 #include "plan/batch.h"
 #include "plan/plan.h"
@@ -76,6 +77,7 @@ struct Run {
   const Batch* batch = nullptr;
   std::vector<RowInfo> rows;  // [n_tok], room for the largest batch
   int64_t n_tok = 0, n_out = 0;
+  Membership membership;
 };
 
 struct Range {
@@ -101,6 +103,7 @@ class Worker {
   int thread() const { return thread_; }
   int n_thread() const { return pool_.size(); }
   int64_t n_tok() const { return run_.n_tok; }
+  const Membership& membership() const { return run_.membership; }
   /// The batch's row that output row or token row r of a value belongs to.
   int64_t token(const Operand& value, int64_t r) const {
     const int64_t i = r / value.info.multiple;
@@ -180,6 +183,7 @@ void run_rope(const CpuStep& step, Worker& worker);
 void run_block_conv(const CpuStep& step, Worker& worker);
 void run_store_rows(const CpuStep& step, Worker& worker);
 void run_load_rows(const CpuStep& step, Worker& worker);
+void run_sum_devices(const CpuStep& step, Worker& worker);
 RopeTable make_rope_table(const RopeParams& params, const float* factors, int64_t n_tok);
 void fill_rope_table(RopeTable& table, const Run& run, Range rows);
 // steps_matmul.cpp

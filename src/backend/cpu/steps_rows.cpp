@@ -30,6 +30,14 @@ void each_group(const CpuStep& step, Worker& worker, F f) {
 
 }  // namespace
 
+/// Devices meet on one of their threads each.
+void run_sum_devices(const CpuStep& step, Worker& worker) {
+  if (worker.thread() != 0) return;
+  const int64_t n = worker.n_row(step.out[0]) * step.out[0].width();
+  copy_floats(step.in[0].f32(), n, step.out[0].f32());
+  worker.membership().sum(step.out[0].f32(), n, nullptr);
+}
+
 void run_embed(const CpuStep& step, Worker& worker) {
   const Range rows = worker.rows(step.out[0]);
   for (int64_t r = rows.begin; r < rows.end; ++r) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/gpu/nccl.h"
 #include "backend/gpu/program.h"
 #include "backend/gpu/states.h"
 #include "base/error.h"
@@ -38,8 +39,10 @@ std::unique_ptr<StatePool> GpuBackend::make_states(const std::vector<const State
 std::unique_ptr<Program> GpuBackend::compile(const Plan& plan, std::span<StatePool* const> pools,
                                              const PlanLimits& limits) {
   stream_->use_device();
-  return std::make_unique<GpuProgram>(plan, pools, limits, *weights_, chip_, stream_);
+  return std::make_unique<GpuProgram>(plan, pools, limits, *weights_, chip_, membership_, stream_);
 }
+
+std::shared_ptr<Team> GpuBackend::make_team(std::span<const int> ordinals) { return make_nccl_team(ordinals); }
 
 Peaks GpuBackend::measure_peaks() {
   constexpr int64_t kBytes = int64_t{256} << 20;  // far beyond any cache

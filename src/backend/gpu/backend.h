@@ -20,6 +20,8 @@ class GpuBackend : public Backend {
   std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) override;
   std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
                                    const PlanLimits& limits) override;
+  std::shared_ptr<Team> make_team(std::span<const int> ordinals) override;
+  void join(Membership membership) override { membership_ = std::move(membership); }
   /// Of memory, by copying it.
   Peaks measure_peaks() override;
 
@@ -28,6 +30,7 @@ class GpuBackend : public Backend {
   Chip chip_;
   std::shared_ptr<Stream> stream_;
   std::unique_ptr<WeightStore> weights_;
+  Membership membership_;
 };
 
 }  // namespace onebit::gpu

@@ -24,12 +24,13 @@ std::vector<float> read_floats(const float* from, int64_t n, gpuStream_t stream)
 }  // namespace
 
 Binder::Binder(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, WeightStore& weights,
-               const Chip& chip, gpuStream_t stream)
+               const Chip& chip, Membership membership, gpuStream_t stream)
     : plan_(plan),
       pools_(pools),
       limits_(limits),
       weights_(weights),
       chip_(chip),
+      membership_(std::move(membership)),
       stream_(stream),
       groups_(group_steps(plan)),
       placement_(place_groups(plan, groups_, limits)),
@@ -257,6 +258,8 @@ Enqueue Binder::bind_step(const Step& step) {
     case Op::argmax:
     case Op::top_k:
       return bind_select(step);
+    case Op::sum_devices:
+      return bind_sum(step);
     case Op::select_walk:
       return bind_walk(step);
     case Op::quantize:
@@ -541,6 +544,18 @@ Enqueue Binder::bind_walk(const Step& step) {
     now.predecessors = rows;
     now.successors = rows + n * rank;
     gpu::select_walk(now, n_row, k, rank, run.rows, unary.map(run), run.stream);
+  };
+}
+
+Enqueue Binder::bind_sum(const Step& step) {
+  const Operand x = operand(step.in[0]), y = operand(step.out[0]);
+  return [=, this](const Run& run) {
+    const int64_t n = y.n_row(run) * y.info.width;
+    if (n == 0) return;
+    if (x.data != y.data) {
+      check(gpuMemcpyAsync(y.data, x.data, static_cast<size_t>(n) * 4, gpuMemcpyDeviceToDevice, run.stream), "a sum");
+    }
+    membership_.sum(y.f32(), n, run.stream);
   };
 }
 

@@ -13,6 +13,7 @@
 #include "backend/gpu/matmul.h"
 #include "backend/gpu/states.h"
 #include "backend/gpu/weights.h"
+#include "backend/team.h"
 
 namespace onebit::gpu {
 
@@ -55,7 +56,7 @@ struct Bounds {
 class Binder {
  public:
   Binder(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, WeightStore& weights,
-         const Chip& chip, gpuStream_t stream);
+         const Chip& chip, Membership membership, gpuStream_t stream);
 
   /// The groups in their order, after what has to come before all of them.
   std::vector<BoundGroup> groups();
@@ -113,6 +114,7 @@ class Binder {
   Enqueue bind_combine(const Group& group);
   Enqueue bind_select(const Step& step);
   Enqueue bind_walk(const Step& step);
+  Enqueue bind_sum(const Step& step);
   ExpertGroups expert_groups(Value ids, int64_t n_expert);
   const RopeTable& rope_table(const RopeParams& params, const float* factors);
 
@@ -121,6 +123,7 @@ class Binder {
   PlanLimits limits_;
   WeightStore& weights_;
   Chip chip_;
+  Membership membership_;
   gpuStream_t stream_;
   std::vector<Group> groups_;
   Placement placement_;

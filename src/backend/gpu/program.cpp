@@ -66,11 +66,11 @@ int64_t n_pages(const Batch& batch) {
 }  // namespace
 
 GpuProgram::GpuProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
-                       WeightStore& weights, const Chip& chip, std::shared_ptr<Stream> stream)
+                       WeightStore& weights, const Chip& chip, Membership membership, std::shared_ptr<Stream> stream)
     : plan_(plan),
       limits_(limits),
       stream_(std::move(stream)),
-      binder_(plan_, pools, limits, weights, chip, stream_->get()),
+      binder_(plan_, pools, limits, weights, chip, std::move(membership), stream_->get()),
       groups_(binder_.groups()) {
   int64_t bytes = 0;
   for (const PlanOutput& output : plan_.outputs()) {

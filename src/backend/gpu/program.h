@@ -19,7 +19,7 @@ namespace onebit::gpu {
 class GpuProgram : public Program {
  public:
   GpuProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits, WeightStore& weights,
-             const Chip& chip, std::shared_ptr<Stream> stream);
+             const Chip& chip, Membership membership, std::shared_ptr<Stream> stream);
   ~GpuProgram() override;
 
   Ticket submit(const Batch& batch) override;

@@ -6,6 +6,7 @@
 
 #include "backend/ref/act.h"
 #include "backend/ref/states.h"
+#include "backend/team.h"
 #include "base/error.h"
 #include "plan/batch.h"
 #include "plan/plan.h"
@@ -27,6 +28,7 @@ struct OpCall {
   uint8_t* memory;                                  // values
   const std::vector<std::vector<float>>& operands;  // weights of this step decoded to f32; empty for matrices
   Memory* state;                                    // nullptr for ops without one
+  const Membership& membership;
 
   const ValueInfo& info(Value v) const { return plan.info(v); }
   const ValueInfo& in_info(size_t i) const { return plan.info(step.in[i]); }
@@ -66,6 +68,7 @@ void add(const OpCall& call);
 void sigmoid_mul(const OpCall& call);
 void swiglu(const OpCall& call);
 void softcap(const OpCall& call);
+void sum_devices(const OpCall& call);
 void slice_heads(const OpCall& call);
 // norm.cpp
 void rms_norm(const OpCall& call);

@@ -27,8 +27,8 @@ std::vector<float> decoded(const Weight& weight) {
 }  // namespace
 
 RefProgram::RefProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
-                       const std::function<bool(const Weight*)>& loaded)
-    : plan_(plan), limits_(limits), arena_(place_values(plan, limits)) {
+                       const std::function<bool(const Weight*)>& loaded, Membership membership)
+    : plan_(plan), limits_(limits), arena_(place_values(plan, limits)), membership_(std::move(membership)) {
   for (const Step& step : plan_.steps()) {
     Bound bound;
     for (const Weight* weight : step.weights) {
@@ -100,7 +100,8 @@ Ticket RefProgram::submit(const Batch& batch) {
                       arena_.offset,
                       reinterpret_cast<uint8_t*>(memory_.data()),
                       bound_[i].operands,
-                      bound_[i].state};
+                      bound_[i].state,
+                      membership_};
     op_function(step.op)(call);
   }
   n_tok_ = batch.n_tok();
@@ -185,6 +186,8 @@ OpFunction op_function(Op op) {
       return top_k;
     case Op::select_walk:
       return select_walk;
+    case Op::sum_devices:
+      return sum_devices;
   }
   CHECK(!"the list of ops is closed");
   return nullptr;

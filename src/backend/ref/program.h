@@ -13,7 +13,7 @@ class RefProgram : public Program {
  public:
   /// `loaded` says whether a weight has been taken over by the backend.
   RefProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
-             const std::function<bool(const Weight*)>& loaded);
+             const std::function<bool(const Weight*)>& loaded, Membership membership = {});
 
   Ticket submit(const Batch& batch) override;
   void wait(Ticket ticket) override;
@@ -36,6 +36,7 @@ class RefProgram : public Program {
   Plan plan_;
   PlanLimits limits_;
   Arena arena_;
+  Membership membership_;
   std::vector<Bound> bound_;      // by step
   std::vector<uint64_t> memory_;  // the arena's bytes
   std::vector<TokenRow> tokens_;

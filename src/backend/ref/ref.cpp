@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "backend/host_team.h"
 #include "backend/ref/program.h"
 #include "backend/ref/states.h"
 
@@ -30,12 +31,19 @@ class RefBackend : public Backend {
   std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
                                    const PlanLimits& limits) override {
     return std::make_unique<ref::RefProgram>(plan, pools, limits,
-                                             [this](const Weight* weight) { return loaded_.contains(weight); });
+                                             [this](const Weight* weight) { return loaded_.contains(weight); },
+                                             membership_);
   }
+
+  std::shared_ptr<Team> make_team(std::span<const int> ordinals) override {
+    return std::make_shared<HostTeam>(ordinals.size());
+  }
+  void join(Membership membership) override { membership_ = std::move(membership); }
 
  private:
   DeviceInfo info_{"ref", "reference, 1 thread, scalar", 0};
   std::set<const Weight*> loaded_;
+  Membership membership_;
 };
 
 }  // namespace

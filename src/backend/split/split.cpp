@@ -29,21 +29,6 @@ std::vector<double> check_shares(const Devices& devices, std::vector<double> sha
   return shares;
 }
 
-/// "cuda" when all are, else "cuda+cpu"; the memory of equal names that are the host's is there once.
-DeviceInfo info_of(const Devices& devices) {
-  DeviceInfo all;
-  std::vector<std::string> names;
-  for (const auto& device : devices) {
-    const DeviceInfo& one = device->info();
-    const bool known = std::find(names.begin(), names.end(), one.name) != names.end();
-    if (!known) names.push_back(one.name);
-    if (!known) all.name += (all.name.empty() ? "" : "+") + one.name;
-    if (!known || one.name != "cpu") all.memory_bytes += one.memory_bytes;
-    all.description += (all.description.empty() ? "" : "; ") + one.description;
-  }
-  return all;
-}
-
 class SplitBackend : public Backend {
  public:
   SplitBackend(Devices devices, std::vector<double> shares)
@@ -108,6 +93,21 @@ class SplitBackend : public Backend {
 };
 
 }  // namespace
+
+DeviceInfo info_of(const Devices& devices) {
+  DeviceInfo all;
+  std::vector<std::string> names;
+  for (const auto& device : devices) {
+    const DeviceInfo& one = device->info();
+    const bool known = std::find(names.begin(), names.end(), one.name) != names.end();
+    if (!known) names.push_back(one.name);
+    if (!known) all.name += (all.name.empty() ? "" : "+") + one.name;
+    // The host's is there once.
+    if (!known || one.name != "cpu") all.memory_bytes += one.memory_bytes;
+    all.description += (all.description.empty() ? "" : "; ") + one.description;
+  }
+  return all;
+}
 
 std::unique_ptr<Backend> make_split_backend(Devices devices, std::vector<double> shares) {
   return std::make_unique<SplitBackend>(std::move(devices), std::move(shares));

@@ -9,6 +9,9 @@
 
 namespace onebit {
 
+/// "cuda" when all are, else "cuda+cpu"; memory is the sum of theirs.
+DeviceInfo info_of(const std::vector<std::unique_ptr<Backend>>& devices);
+
 /// `shares` of the layers by device; empty: by their free memory, or equal parts where that is unknown.
 /// Throws Error(usage) when there are not as many shares as devices, or none is positive.
 std::unique_ptr<Backend> make_split_backend(std::vector<std::unique_ptr<Backend>> devices, std::vector<double> shares);
