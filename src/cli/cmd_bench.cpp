@@ -168,14 +168,15 @@ void print_text(const Json& json) {
                     number(peaks["int8_tops"], "{:.2f}")));
 }
 
-/// The table of --steps, the longest first.
-void print_steps(std::vector<StepTime> times) {
+/// A program's table of --steps, the longest first; nothing if it did not run.
+void print_steps(const char* name, std::vector<StepTime> times) {
   std::sort(times.begin(), times.end(), [](const StepTime& a, const StepTime& b) { return a.seconds > b.seconds; });
   double total = 0;
   for (const StepTime& time : times) total += time.seconds;
-  print(fmt::format("{:<40} {:>9} {:>10} {:>6}\n", "step", "runs", "us each", "share"));
+  if (total == 0) return;
+  print(fmt::format("{:<56} {:>9} {:>10} {:>6}\n", name, "runs", "us each", "share"));
   for (const StepTime& time : times) {
-    print(fmt::format("{:<40} {:>9} {:>10.1f} {:>5.1f}%\n", time.name, time.n_run,
+    print(fmt::format("{:<56} {:>9} {:>10.1f} {:>5.1f}%\n", time.name, time.n_run,
                       1e6 * time.seconds / static_cast<double>(time.n_run), 100 * time.seconds / total));
   }
 }
@@ -203,13 +204,20 @@ int cmd_bench(Options options) {
     add_text_tests(n_text, scheduler, *model, signals, tests);
   }
   if (tests.empty()) fail(ErrorKind::usage, "no test is left: --prompt, --gen and --verify are all 0");
-  if (options.steps) engine->target_program().measure_steps();
+  const std::pair<const char*, Program*> programs[] = {{"step of the target", &engine->target_program()},
+                                                       {"step of the drafter's encoding", engine->encode_program()},
+                                                       {"step of drafting", engine->draft_program()}};
+  for (const auto& [name, program] : programs) {
+    if (options.steps && program) program->measure_steps();
+  }
   const Json json = document(*engine, measure(tests, options.bench_reps, signals), peaks, n_threads);
   if (options.json) {
     print_json(json);
   } else {
     print_text(json);
-    if (options.steps) print_steps(engine->target_program().step_times());
+    for (const auto& [name, program] : programs) {
+      if (options.steps && program) print_steps(name, program->step_times());
+    }
   }
   return 0;
 }

@@ -109,8 +109,10 @@ class Engine {
   int64_t tap_ring() const { return tap_ring_rows(plan_.options); }
 
   void clear_slot(int32_t slot);
-  /// The target's program and plan, for those who measure them.
+  /// The programs and the target's plan, for those who measure them; encode and draft are null without a drafter.
   Program& target_program() { return *target_; }
+  Program* encode_program() { return encode_.get(); }
+  Program* draft_program() { return draft_.get(); }
   Plan model_plan() const { return plan_.model->plan(nullptr); }
   /// State memory: recurrent slots and pages of the target, pages of the drafter (null without one).
   StatePool& target_states() { return *target_states_; }

@@ -41,10 +41,10 @@ constexpr Shape kShapes[] = {
     {"qwen3.8-27b", "qwen35", 64, 5120, 17408, 24, 4, 256, 248320, false, 0, 0, 0, 0, 16, 48},
     {"qwen3.6-35b-a3b", "qwen35moe", 40, 2048, 0, 16, 2, 256, 248320, false, 256, 8, 512, 512, 16, 32},
     {"draft-0.8b", "dflash", 3, 1024, 3584, 8, 2, 128, 248320, true, 0, 0, 0, 0, 0, 0, 5},
-    {"draft-27b", "dflash", 5, 5120, 17408, 32, 8, 128, 248320, true, 0, 0, 0, 0, 0, 0, 3},
+    {"draft-27b", "dflash", 5, 5120, 17408, 32, 8, 128, 248320, true, 0, 0, 0, 0, 0, 0, 5},
 };
 constexpr int64_t kHeadSize = 128, kConvTaps = 4;  // of the delta net
-constexpr int64_t kDraftTaps = 4, kDraftGroup = 64, kDraftRank = 256, kDraftTopK = 8, kDraftBlock = 16;
+constexpr int64_t kDraftTaps = 2, kDraftGroup = 16, kDraftRank = 256, kDraftTopK = 16, kDraftBlock = 8;
 
 /// What "shape:..." asks for.
 struct Wish {
