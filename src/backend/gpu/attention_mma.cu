@@ -78,6 +78,7 @@ struct Result {
 template <int kD>
 __device__ void load_queries(const AttentionCall& call, const AttentionParams& params, const DeviceSequence& s,
                              const Tile& tile, int kv_head, int group, Shared<kD>& to, int thread, int n_thread) {
+#pragma unroll 8
   for (int i = thread; i < kQueries * kD / 2; i += n_thread) {
     const int m = i / (kD / 2), c = i % (kD / 2) * 2, query = tile.first + m;
     float2 q = make_float2(0, 0);
@@ -376,48 +377,52 @@ __device__ void add_quarter(const PageCopy<kD>& page, const float (&weights)[2][
   }
 }
 
-/// The shares of a block's warps become one: `y` in shared memory, each query's peak and sum.
+/// The shares of a block's warps, and what they come to for the first `n` queries.
 template <int kD>
 struct BlockResult {
-  float y[kQueries][kD];
+  float y[kWarps][kQueries][kD + 8];  // warps' shares; padded so that the rows of a store meet no bank twice
   float peaks[kWarps][kQueries], sums[kWarps][kQueries];
+  float peak[kQueries], sum[kQueries];        // of all warps
+  float factors[kWarps][kQueries];            // that shares are multiplied by
 
   __device__ void put(const Result<kD>& result) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, row = lane / 4;
-    if (lane % 4 == 0) {
-      peaks[warp][row] = result.peak[0], peaks[warp][row + 8] = result.peak[1];
-      sums[warp][row] = result.sum[0], sums[warp][row + 8] = result.sum[1];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (lane % 4 == 0) {
+        peaks[warp][row + 8 * half] = result.peak[half];
+        sums[warp][row + 8 * half] = result.sum[half];
+      }
+#pragma unroll
+      for (int i = 0; i < kD / 8; ++i) {
+        *reinterpret_cast<float2*>(&y[warp][row + 8 * half][8 * i + 2 * (lane % 4)]) =
+            make_float2(result.y[i][2 * half], result.y[i][2 * half + 1]);
+      }
     }
     __syncthreads();
-    const float factor[2] = {factor_of(warp, row), factor_of(warp, row + 8)};
-    for (int w = 0; w < kWarps; ++w) {
-      if (warp == w) {
-#pragma unroll
-        for (int i = 0; i < kD / 8; ++i) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float2& to = *reinterpret_cast<float2*>(&y[row + 8 * half][8 * i + 2 * (lane % 4)]);
-            const float2 before = w == 0 ? make_float2(0, 0) : to;
-            to = make_float2(before.x + result.y[i][2 * half] * factor[half],
-                             before.y + result.y[i][2 * half + 1] * factor[half]);
-          }
-        }
+    if (threadIdx.x < kQueries) {
+      const int m = threadIdx.x;
+      float top = -INFINITY, total = 0;
+      for (int w = 0; w < kWarps; ++w) top = fmaxf(top, peaks[w][m]);
+      for (int w = 0; w < kWarps; ++w) {
+        factors[w][m] = peaks[w][m] == -INFINITY ? 0.0f : exp2f((peaks[w][m] - top) * kLog2e);
+        total += sums[w][m] * factors[w][m];
       }
-      __syncthreads();
+      peak[m] = top;
+      sum[m] = total;
     }
+    __syncthreads();
   }
-  __device__ float peak(int m) const {
-    float top = -INFINITY;
-    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, peaks[w][m]);
-    return top;
-  }
-  __device__ float factor_of(int w, int m) const {
-    return peaks[w][m] == -INFINITY ? 0.0f : exp2f((peaks[w][m] - peak(m)) * kLog2e);
-  }
-  __device__ float sum(int m) const {
-    float total = 0;
-    for (int w = 0; w < kWarps; ++w) total += sums[w][m] * factor_of(w, m);
-    return total;
+  /// Columns c..c+3 of query m, not yet divided by its sum.
+  __device__ float4 four(int m, int c) const {
+    float4 all = {0, 0, 0, 0};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float4 share = *reinterpret_cast<const float4*>(&y[w][m][c]);
+      const float factor = factors[w][m];
+      all = {all.x + share.x * factor, all.y + share.y * factor, all.z + share.z * factor, all.w + share.w * factor};
+    }
+    return all;
   }
 };
 
@@ -433,9 +438,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int group = static_cast<int>(params.n_head / params.n_head_kv);
   const Tile tile = Tile::find(blockIdx.x, rows, group);  // batches are written before any kernel of theirs
   const DeviceSequence s = rows.sequences[max(tile.sequence, 0)];
-  wait_for_previous();
-  if (tile.sequence < 0) return;
-  const Range pages = pages_of(call, params, rows, s, tile, group);
+  const Range pages = tile.sequence < 0 ? Range{0, 0} : pages_of(call, params, rows, s, tile, group);
   const int n = max(pages.end - pages.first, 0), parts = gridDim.z, part = blockIdx.z;
   const int first = pages.first + static_cast<int>(static_cast<int64_t>(n) * part / parts);
   const int end = pages.first + static_cast<int>(static_cast<int64_t>(n) * (part + 1) / parts);
@@ -446,7 +449,12 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     }
     commit_async();
   };
-  for (int i = 0; i < kStages; ++i) bring(first + i);
+  // Pages of earlier runs alone are complete, the others once this run's keys and values are stored.
+  const int n_early = min(kStages, max(s.pos / kPage - first, 0));
+  for (int i = 0; i < n_early; ++i) bring(first + i);
+  wait_for_previous();
+  if (tile.sequence < 0) return;
+  for (int i = n_early; i < kStages; ++i) bring(first + i);
   load_queries<kD>(call, params, s, tile, kv_head, group, q, threadIdx.x, blockDim.x);
 
   const int row = lane / 4, t = lane % 4;
@@ -472,23 +480,26 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   __syncthreads();  // pages and queries are no longer needed: their memory takes the block's result
   BlockResult<kD>& block = *reinterpret_cast<BlockResult<kD>*>(bytes);
   block.put(result);
+  const int n_query = min(kQueries, s.n_tok * group - tile.first);
   if (parts == 1 && !call.k) {
-    for (int i = threadIdx.x; i < kQueries * kD; i += blockDim.x) {
-      const int m = i / kD, query = tile.first + m;
-      if (query >= s.n_tok * group) break;
+    for (int i = threadIdx.x; i < n_query * kD / 4; i += blockDim.x) {
+      const int m = i / (kD / 4), c = i % (kD / 4) * 4, query = tile.first + m;
       const int64_t at = (s.row + query / group) * params.n_head + kv_head * group + query % group;
-      call.y[at * kD + i % kD] = block.y[m][i % kD] / block.sum(m);
+      const float4 y = block.four(m, c);
+      const float sum = block.sum[m];
+      *reinterpret_cast<float4*>(call.y + at * kD + c) = {y.x / sum, y.y / sum, y.z / sum, y.w / sum};
     }
     return;
   }
   Part<kD>& out = reinterpret_cast<Part<kD>*>(
       call.scratch)[(static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * gridDim.z + blockIdx.z];
-  for (int i = threadIdx.x; i < kQueries * kD / 4; i += blockDim.x) {
-    reinterpret_cast<float4*>(out.y)[i] = reinterpret_cast<const float4*>(block.y)[i];
+  for (int i = threadIdx.x; i < n_query * kD / 4; i += blockDim.x) {
+    const int m = i / (kD / 4), c = i % (kD / 4) * 4;
+    *reinterpret_cast<float4*>(&out.y[m][c]) = block.four(m, c);
   }
   if (threadIdx.x < kQueries) {
-    out.peak[threadIdx.x] = block.peak(threadIdx.x);
-    out.sum[threadIdx.x] = block.sum(threadIdx.x);
+    out.peak[threadIdx.x] = block.peak[threadIdx.x];
+    out.sum[threadIdx.x] = block.sum[threadIdx.x];
   }
 }
 

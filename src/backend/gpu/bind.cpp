@@ -405,6 +405,15 @@ Enqueue Binder::bind_attention(const Step& step) {
   };
 }
 
+int32_t* Binder::delta_counters(int64_t n) {
+  for (const DeviceMemory& made : delta_counters_) {
+    if (made.bytes() == n * 4) return made.as<int32_t>();
+  }
+  delta_counters_.emplace_back(n * 4, "counters");
+  check(gpuMemsetAsync(delta_counters_.back().data(), 0, static_cast<size_t>(n * 4), stream_), "clearing counters");
+  return delta_counters_.back().as<int32_t>();
+}
+
 Enqueue Binder::bind_delta_net(const Step& step) {
   const auto memory = memory_of<DeltaMemory>(step);
   const auto params = std::get<DeltaNetParams>(step.params);
@@ -423,6 +432,7 @@ Enqueue Binder::bind_delta_net(const Step& step) {
   call.a = weights_.plain(*step.weights[1]);
   call.dt = weights_.plain(*step.weights[2]);
   call.y = operand(step.out[0]).f32();
+  call.counters = delta_counters(memory.n_slots * params.n_k_head);
   return [=, this](const Run& run) {
     DeltaNetCall now = call;
     now.scratch = scratch_->memory.as<float>();

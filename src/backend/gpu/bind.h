@@ -116,6 +116,8 @@ class Binder {
   Enqueue bind_walk(const Step& step);
   Enqueue bind_sum(const Step& step);
   ExpertGroups expert_groups(Value ids, int64_t n_expert);
+  /// Counters of delta_net(), one memory for all layers of a size.
+  int32_t* delta_counters(int64_t n);
   const RopeTable& rope_table(const RopeParams& params, const float* factors);
 
   const Plan& plan_;
@@ -131,6 +133,7 @@ class Binder {
   Bounds bounds_;
   std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
   std::vector<std::unique_ptr<RopeTable>> ropes_;
+  std::vector<DeviceMemory> delta_counters_;
   std::map<int32_t, DeviceMemory> expert_groups_;  // by the value of ids
 };
 

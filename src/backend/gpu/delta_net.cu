@@ -1,4 +1,5 @@
-// The gated delta net in two launches.
+// The gated delta net in two launches, or for few rows in one: then each block of advance makes the rows it needs, and
+// the last one that reads a window moves it on.
 //
 // 1. convolve: for every row (and every tape row that is to be applied) the convolution, SiLU, the norms of q and k,
 //    k.q and the gates go to scratch. Bytes: u once, scratch once.
@@ -6,79 +7,17 @@
 //    sequence's rows, so S is read and written once a batch; rows arrive through shared memory, a chunk ahead. Each
 //    step reduces S k and S q at once over the old S: delta = b (v - g S k), o = g S q + (k.q) delta, S <- g S + k
 //    delta. Further blocks of the same launch move the convolution's window on and write the tape.
-#include "backend/gpu/device.cuh"
-#include "backend/gpu/kernels.h"
+#include "backend/gpu/delta_net_rule.cuh"
 
 namespace onebit::gpu {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 4;        // of convolve
 constexpr int kMostPerLane = 8;  // d_k, d_v up to 256
-
-/// Where scratch holds what convolve made of a row; rows: n_tok of the batch, then n_tape of each sequence.
-struct Scratch {
-  float* c;      // [n_row, n_channel]: q and k normed, v
-  float* gates;  // [n_row, n_v_head, 2]: decay, b
-  float* kq;     // [n_row, n_k_head]
-};
-
-struct Net {
-  DeltaNetParams params;
-  DeltaMemory memory;
-  DeltaNetCall call;
-  BatchRows rows;
-  Scratch scratch;
-
-  __device__ int64_t tape_row(int sequence, int64_t i) const { return rows.n_tok + sequence * memory.n_tape + i; }
-  /// Row e of a sequence's inputs: the window's rows are e < 0, the tape's rows to be applied come first.
-  __device__ const float* input(const DeviceSequence& s, int64_t e) const {
-    const int64_t n_channel = memory.shape.n_channel;
-    if (e < 0) return memory.window(s.slot) + (memory.shape.n_tap - 1 + e) * n_channel;
-    if (e < s.n_commit) return memory.tape(s.slot, e);
-    return call.u + (s.row + e - s.n_commit) * n_channel;
-  }
-};
-
-__device__ inline float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
-
-/// silu of the convolution of `d` channels from `first` on, lane l taking channels l, l + 32, ... kTaps: n_tap where it
-/// is known, so that all of a lane's loads are under way at once; 0: any.
-template <int kTaps>
-__device__ void convolve_channels(const Net& net, const DeviceSequence& s, int64_t e, int64_t first, int d,
-                                  float (&c)[kMostPerLane]) {
-  const int n_tap = kTaps > 0 ? kTaps : static_cast<int>(net.params.n_tap), lane = threadIdx.x % kWarp;
-  float sums[kMostPerLane] = {};
-#pragma unroll(kTaps > 0 ? kTaps : 1)
-  for (int m = 0; m < n_tap; ++m) {
-    const float* u = net.input(s, e - (n_tap - 1) + m) + first;
-#pragma unroll
-    for (int i = 0; i < kMostPerLane; ++i) {
-      const int channel = lane + i * kWarp;
-      if (channel < d) sums[i] += net.call.conv[(first + channel) * n_tap + m] * u[channel];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kMostPerLane; ++i) c[i] = lane + i * kWarp < d ? silu_of(sums[i]) : 0.0f;
-}
-
-__device__ inline float dot(const float (&a)[kMostPerLane], const float (&b)[kMostPerLane]) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kMostPerLane; ++i) sum = fmaf(a[i], b[i], sum);
-  return warp_sum(sum);
-}
-
-__device__ inline void store_channels(const float (&c)[kMostPerLane], float* to, int d) {
-#pragma unroll
-  for (int i = 0; i < kMostPerLane; ++i) {
-    const int channel = threadIdx.x % kWarp + i * kWarp;
-    if (channel < d) to[channel] = c[i];
-  }
-}
 
 /// Grid (row, units of kWarps warps); a warp a unit: key heads (q and k of one), then value heads.
 template <int kTaps>
-__global__ void convolve(Net net) {
+__global__ void convolve(DeltaNet net) {
   wait_for_previous();
   const DeltaNetParams& p = net.params;
   const int lane = threadIdx.x % kWarp, unit = blockIdx.y * kWarps + threadIdx.x / kWarp;
@@ -88,19 +27,14 @@ __global__ void convolve(Net net) {
   const int64_t row = blockIdx.x;
   DeviceSequence s;
   int64_t e;  // index among the sequence's inputs
-  const float *alpha, *beta;
   if (row < net.rows.n_tok) {
     s = net.rows.sequences[net.rows.row_sequence[row]];
     e = s.n_commit + row - s.row;
-    beta = net.call.beta + row * n_v;
-    alpha = net.call.alpha + row * n_v;
   } else {
     const int64_t tape = row - net.rows.n_tok;
     s = net.rows.sequences[tape / net.memory.n_tape];
     e = tape % net.memory.n_tape;
     if (e >= s.n_commit) return;
-    beta = net.memory.tape(s.slot, e) + net.memory.shape.n_channel;
-    alpha = beta + n_v;
   }
   float* to = net.scratch.c + row * net.memory.shape.n_channel;
   if (unit >= n_k) {
@@ -109,168 +43,148 @@ __global__ void convolve(Net net) {
     float v[kMostPerLane];
     convolve_channels<kTaps>(net, s, e, first, d_v, v);
     store_channels(v, to + first, d_v);
-    if (lane == 0) {
-      float* gates = net.scratch.gates + (row * n_v + head) * 2;
-      gates[0] = expf(net.call.a[head] * softplus(alpha[head] + net.call.dt[head]));
-      gates[1] = sigmoid_of(beta[head]);
-    }
+    if (lane == 0) reinterpret_cast<float2*>(net.scratch.gates)[row * n_v + head] = gates_at(net, s, e, head);
     return;
   }
-  const int64_t first = static_cast<int64_t>(unit) * d_k;
   float q[kMostPerLane], k[kMostPerLane];
-  convolve_channels<kTaps>(net, s, e, first, d_k, q);
-  convolve_channels<kTaps>(net, s, e, n_k * d_k + first, d_k, k);
-  const float q_norm = sqrtf(dot(q, q) + p.eps), k_norm = sqrtf(dot(k, k) + p.eps);
-  const float q_scale = 1 / sqrtf(static_cast<float>(d_k));
-#pragma unroll
-  for (int i = 0; i < kMostPerLane; ++i) {
-    q[i] = q[i] / q_norm * q_scale;
-    k[i] = k[i] / k_norm;
-  }
-  const float kq = dot(k, q);
+  const float kq = convolve_key_head<kTaps>(net, s, e, unit, q, k);
   if (lane == 0) net.scratch.kq[row * n_k + unit] = kq;
-  store_channels(q, to + first, d_k);
-  store_channels(k, to + n_k * d_k + first, d_k);
+  store_channels(q, to + unit * d_k, d_k);
+  store_channels(k, to + (n_k + unit) * d_k, d_k);
 }
 
-/// kLanes lanes share a row of S, kColumns columns each; a warp has kRows x (32 / kLanes) rows.
-template <int kLanes_, int kColumns_, int kRows_, bool kWhole_>
-struct Shape {
-  static constexpr int kLanes = kLanes_, kColumns = kColumns_, kRows = kRows_;
-  static constexpr bool kWhole = kWhole_;  // d_k = kLanes * kColumns and d_v is a multiple of a warp's rows
-  static constexpr int kRowsOfWarp = kRows * (kWarp / kLanes);
-};
+/// Which key head a value head uses, and value head j of those that use a key head.
+__device__ inline int key_head_of(const DeltaNetParams& p, int head) {
+  return static_cast<int>(p.map == HeadMap::tiled ? head % p.n_k_head : head / (p.n_v_head / p.n_k_head));
+}
+__device__ inline int value_head_of(const DeltaNetParams& p, int key_head, int j) {
+  return static_cast<int>(p.map == HeadMap::tiled ? key_head + j * p.n_k_head
+                                                  : key_head * (p.n_v_head / p.n_k_head) + j);
+}
 
-template <class S>
-struct Vector {
-  float x[S::kColumns];
+/// Few rows are made by the blocks that use them, 8 warps: three make q, three k, one v, one the gates. A lane has
+/// channels lane, lane + 32, ... of its vector.
+template <class S, int kTaps>
+struct RowMaker {
+  static constexpr int kPerLane = S::kLanes * S::kColumns / kWarp, kBefore = kTaps - 1, kSharers = 3;
+  static_assert(S::kWarps == 2 * kSharers + 2 && Stage<S>::kRowsOfBlock == kWarp);
+  const DeltaNet& net;
+  const DeviceSequence& s;
+  int warp, lane, first;  // first channel of the warp's vector
+  float taps[kPerLane][kTaps];
 
-  /// The lane's columns are groups of four, kLanes groups apart.
-  __device__ static int column(int i, int lane) { return 4 * (lane + S::kLanes * (i / 4)) + i % 4; }
-  template <bool kWhole = S::kWhole>
-  __device__ void load(const float* from, int lane, int d_k) {
+  /// Weights, and what earlier runs left, come while the kernel before ends.
+  __device__ RowMaker(const DeltaNet& net, const DeviceSequence& s, int head, int key_head, int first_j)
+      : net(net), s(s), warp(threadIdx.x / kWarp), lane(threadIdx.x % kWarp) {
+    const int d_k = static_cast<int>(net.params.d_k), n_k = static_cast<int>(net.params.n_k_head);
+    const bool whole = warp < 2 * kSharers;
+    first = whole ? (warp / kSharers * n_k + key_head) * d_k
+                  : 2 * n_k * d_k + head * static_cast<int>(net.params.d_v) + first_j;
 #pragma unroll
-    for (int i = 0; i < S::kColumns; i += 4) {
-      if constexpr (kWhole) {
-        const float4 four = *reinterpret_cast<const float4*>(from + column(i, lane));
-        x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-      } else {
-#pragma unroll
-        for (int j = i; j < i + 4; ++j) x[j] = column(j, lane) < d_k ? from[column(j, lane)] : 0.0f;
-      }
+    for (int i = 0; i < kPerLane; ++i) {
+      const int channel = first + lane + (whole ? i * kWarp : 0);
+      const float4 four = reinterpret_cast<const float4*>(net.call.conv)[channel];
+      static_assert(kTaps == 4);
+      taps[i][0] = four.x, taps[i][1] = four.y, taps[i][2] = four.z, taps[i][3] = four.w;
+      for (int m = 0; m < kBefore; ++m) prefetch(net.memory.window(s.slot) + m * net.memory.shape.n_channel + channel);
     }
   }
-  __device__ void store(float* to, int lane, int d_k) const {
+  /// Rows [0, n) of the sequence's inputs, those of the tape first.
+  __device__ void make(int n, int head, Stage<S>& stage) const {
+    if (warp == 2 * kSharers + 1) {
+      if (lane < n) stage.row(lane).gates = gates_at(net, s, lane, head);
+    } else if (warp == 2 * kSharers) {
+      n == 1 ? make_rows<1, 1>(0, 1, n, stage) : make_rows<1, 8>(0, 1, n, stage);
+    } else {
+      n == 1 ? make_rows<kPerLane, 1>(warp % kSharers, kSharers, n, stage)
+             : make_rows<kPerLane, 4>(warp % kSharers, kSharers, n, stage);
+    }
+  }
+  /// k.q of all rows, once they are there.
+  __device__ void multiply(int n, Stage<S>& stage) const {
+    for (int e = warp; e < n; e += S::kWarps) {
+      float q[kPerLane], k[kPerLane];
 #pragma unroll
-    for (int i = 0; i < S::kColumns; i += 4) {
-      if constexpr (S::kWhole) {
-        *reinterpret_cast<float4*>(to + column(i, lane)) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
-      } else {
+      for (int i = 0; i < kPerLane; ++i) {
+        q[i] = stage.row(e).q[lane + i * kWarp];
+        k[i] = stage.row(e).k[lane + i * kWarp];
+      }
+      const float kq = dot(k, q);
+      if (lane == 0) stage.row(e).kq = kq;
+    }
+  }
+
+ private:
+  /// Rows begin, begin + stride, ..., kAtOnce of them at once, so that their latencies overlap.
+  template <int kPer, int kAtOnce>
+  __device__ void make_rows(int begin, int stride, int n, Stage<S>& stage) const {
+    for (int row = begin; row < n; row += stride * kAtOnce) {
+      float u[kAtOnce][kTaps][kPer];
 #pragma unroll
-        for (int j = i; j < i + 4; ++j) {
-          if (column(j, lane) < d_k) to[column(j, lane)] = x[j];
+      for (int a = 0; a < kAtOnce; ++a) {
+#pragma unroll
+        for (int m = 0; m < kTaps; ++m) {
+          const float* from = net.input(s, min(row + a * stride, n - 1) - kBefore + m) + first + lane;
+#pragma unroll
+          for (int i = 0; i < kPer; ++i) u[a][m][i] = from[i * kWarp];
         }
       }
+#pragma unroll
+      for (int a = 0; a < kAtOnce; ++a) {
+        if (row + a * stride < n) make_row<kPer>(u[a], stage.row(row + a * stride));
+      }
     }
   }
-};
-
-/// What one step of the rule reads.
-template <class S>
-struct StepInput {
-  Vector<S> q, k;
-  float v[S::kRows];
-  float decay, b, kq;
-};
-
-/// Rows on their way through shared memory, so that a step reads them at once: each with q, k, the v of this block's
-/// rows of S, the gates and k.q. Two chunks take turns.
-template <class S>
-struct Stage {
-  static constexpr int kRowsOfBlock = kWarps * S::kRowsOfWarp, kColumns = S::kLanes * S::kColumns;
-  static constexpr int kChunk = S::kWhole ? 16 : 4;  // rows
-  struct alignas(16) Row {
-    float q[kColumns], k[kColumns], v[kRowsOfBlock], gates[2], kq, unused;
-  };
-  Row rows[2][kChunk];
-
-  /// Starts copying row `row` of scratch to `to`; all threads take part.
-  __device__ static void start(const Net& net, int64_t row, int head, int key_head, int first_j, Row& to) {
-    const DeltaNetParams& p = net.params;
-    const int d_k = static_cast<int>(p.d_k), d_v = static_cast<int>(p.d_v), thread = threadIdx.x;
-    const float* c = net.scratch.c + row * net.memory.shape.n_channel;
-    const float *q = c + key_head * d_k, *k = c + (p.n_k_head + key_head) * d_k;
-    const float* v = c + 2 * p.n_k_head * d_k + static_cast<int64_t>(head) * d_v + first_j;
-    if constexpr (S::kWhole) {
-      constexpr int kPieces = kColumns / 4, kValues = kRowsOfBlock / 4;
-      static_assert(2 * kPieces + kValues + 2 <= kWarps * kWarp);
-      if (thread < kPieces) {
-        copy_async<16>(to.q + 4 * thread, q + 4 * thread);
-      } else if (thread < 2 * kPieces) {
-        copy_async<16>(to.k + 4 * (thread - kPieces), k + 4 * (thread - kPieces));
-      } else if (thread < 2 * kPieces + kValues) {
-        copy_async<16>(to.v + 4 * (thread - 2 * kPieces), v + 4 * (thread - 2 * kPieces));
-      } else if (thread == 2 * kPieces + kValues) {
-        copy_async<8>(to.gates, net.scratch.gates + (row * p.n_v_head + head) * 2);
-      } else if (thread == 2 * kPieces + kValues + 1) {
-        copy_async<4>(&to.kq, net.scratch.kq + row * p.n_k_head + key_head);
-      }
+  template <int kPer>
+  __device__ void make_row(const float (&u)[kTaps][kPer], typename Stage<S>::Row& to) const {
+    float c[kPer];
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int m = 0; m < kTaps; ++m) sum += taps[i][m] * u[m][i];
+      c[i] = silu_of(sum);
+    }
+    if constexpr (kPer == 1) {
+      to.v[lane] = c[0];
     } else {
-      for (int i = thread; i < kColumns; i += kWarps * kWarp) {
-        to.q[i] = i < d_k ? q[i] : 0.0f;
-        to.k[i] = i < d_k ? k[i] : 0.0f;
-      }
-      for (int i = thread; i < kRowsOfBlock; i += kWarps * kWarp) to.v[i] = first_j + i < d_v ? v[i] : 0.0f;
-      if (thread < 2) to.gates[thread] = net.scratch.gates[(row * p.n_v_head + head) * 2 + thread];
-      if (thread == 2) to.kq = net.scratch.kq[row * p.n_k_head + key_head];
-    }
-  }
-  __device__ static StepInput<S> read(const Row& from, const int (&j)[S::kRows], int first_j, int lane) {
-    StepInput<S> in;
-    in.q.template load<true>(from.q, lane, kColumns);
-    in.k.template load<true>(from.k, lane, kColumns);
+      const bool is_q = warp < kSharers;
+      const float norm = sqrtf(dot(c, c) + net.params.eps);
+      const float scale = is_q ? 1 / sqrtf(static_cast<float>(net.params.d_k)) : 1.0f;
+      float* vector = is_q ? to.q : to.k;
 #pragma unroll
-    for (int r = 0; r < S::kRows; ++r) in.v[r] = from.v[j[r] - first_j];
-    in.decay = from.gates[0];
-    in.b = from.gates[1];
-    in.kq = from.kq;
-    return in;
+      for (int i = 0; i < kPer; ++i) vector[lane + i * kWarp] = c[i] / norm * scale;
+    }
   }
 };
 
+/// The inputs move on once all blocks that read them have: of v this block alone, of q, k and the gates the blocks of
+/// all heads that use the key head. `last`: this is the last of these.
 template <class S>
-__device__ inline float lanes_sum(float x) {
-#pragma unroll
-  for (int mask = S::kLanes / 2; mask > 0; mask /= 2) x += shfl_xor(x, mask);
-  return x;
-}
-
-template <class S>
-__device__ void step(Vector<S> (&s)[S::kRows], const StepInput<S>& in, float (&o)[S::kRows]) {
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r) {
-    float seen = 0, shown = 0;
-#pragma unroll
-    for (int i = 0; i < S::kColumns; ++i) {
-      seen = fmaf(s[r].x[i], in.k.x[i], seen);
-      shown = fmaf(s[r].x[i], in.q.x[i], shown);
-    }
-    seen = lanes_sum<S>(seen) * in.decay;
-    shown = lanes_sum<S>(shown) * in.decay;
-    const float delta = in.b * (in.v[r] - seen);
-    o[r] = fmaf(in.kq, delta, shown);
-#pragma unroll
-    for (int i = 0; i < S::kColumns; ++i) s[r].x[i] = fmaf(s[r].x[i], in.decay, in.k.x[i] * delta);
+__device__ void move_on(const DeltaNet& net, const DeviceSequence& s, int head, int key_head, int first_j, bool last) {
+  const DeltaNetParams& p = net.params;
+  const int thread = threadIdx.x, per_key = static_cast<int>(p.n_v_head / p.n_k_head);
+  if (thread < Stage<S>::kRowsOfBlock) {
+    advance_inputs(net, s, 2 * p.n_k_head * p.d_k + static_cast<int64_t>(head) * p.d_v + first_j + thread);
+  }
+  if (!last) return;
+  for (int i = thread; i < 2 * p.d_k; i += S::kWarps * kWarp) {
+    advance_inputs(net, s, (i / p.d_k * p.n_k_head + key_head) * p.d_k + i % p.d_k);
+  }
+  if (thread < 2 * per_key) {
+    advance_inputs(net, s, net.memory.shape.n_channel + thread / per_key * p.n_v_head +
+                               value_head_of(p, key_head, thread % per_key));
   }
 }
 
-template <class S>
-__device__ void advance_head(const Net& net, const DeviceSequence& s, int sequence, int head, int part,
-                             Stage<S>& stage) {
+/// kTaps > 0: rows are made here (at most two chunks), not by convolve.
+template <class S, int kTaps>
+__device__ void advance_head(const DeltaNet& net, const DeviceSequence& s, int sequence, int head, int part,
+                             int parts, Stage<S>& stage) {
   const DeltaNetParams& p = net.params;
   const int lane = threadIdx.x % S::kLanes, d_k = static_cast<int>(p.d_k), d_v = static_cast<int>(p.d_v);
   const int first_j = part * Stage<S>::kRowsOfBlock;
-  const int key_head = static_cast<int>(p.map == HeadMap::tiled ? head % p.n_k_head : head / (p.n_v_head / p.n_k_head));
+  const int key_head = key_head_of(p, head);
   int j[S::kRows];
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r) {
@@ -293,22 +207,9 @@ __device__ void advance_head(const Net& net, const DeviceSequence& s, int sequen
       if (S::kWhole || j[r] < d_v) state[r].store(matrix + static_cast<int64_t>(j[r]) * d_k, lane, d_k);
     }
   };
-  wait_for_previous();
-  const int n_step = s.n_commit + s.n_tok, n_chunk = (n_step + Stage<S>::kChunk - 1) / Stage<S>::kChunk;
-  const auto bring = [&](int chunk) {
-    for (int i = chunk * Stage<S>::kChunk; i < min((chunk + 1) * Stage<S>::kChunk, n_step); ++i) {
-      const int64_t row = i < s.n_commit ? net.tape_row(sequence, i) : s.row + i - s.n_commit;
-      stage.start(net, row, head, key_head, first_j, stage.rows[chunk % 2][i % Stage<S>::kChunk]);
-    }
-    commit_async();
-  };
-  bring(0);
-  bring(1);
-  for (int chunk = 0; chunk < n_chunk; ++chunk) {
-    wait_async<1>();
-    __syncthreads();
-    const typename Stage<S>::Row* rows = stage.rows[chunk % 2];
-    const int begin = chunk * Stage<S>::kChunk, n = min(n_step - begin, Stage<S>::kChunk);
+  const int n_step = s.n_commit + s.n_tok;
+  const auto run = [&](int begin, int n) {
+    const typename Stage<S>::Row* rows = &stage.row(begin);
     StepInput<S> next = Stage<S>::read(rows[0], j, first_j, lane);
     for (int i = 0; i < n; ++i) {
       const StepInput<S> in = next;
@@ -323,59 +224,78 @@ __device__ void advance_head(const Net& net, const DeviceSequence& s, int sequen
         if (lane == 0 && (S::kWhole || j[r] < d_v)) net.call.y[((s.row + at) * p.n_v_head + head) * d_v + j[r]] = o[r];
       }
     }
+  };
+  if constexpr (kTaps > 0) {
+    RowMaker<S, kTaps> maker(net, s, head, key_head, first_j);
+    wait_for_previous();
+    maker.make(n_step, head, stage);
     __syncthreads();
-    bring(chunk + 2);
-  }
-  if (!s.verify) save();
-}
-
-/// Moves the window past the applied rows, and past the batch's unless they are under test; those go to the tape.
-__device__ void advance_inputs(const Net& net, const DeviceSequence& s, int64_t channel) {
-  const int64_t n_channel = net.memory.shape.n_channel, n_v = net.memory.shape.n_v_head;
-  const int n_before = static_cast<int>(net.memory.shape.n_tap) - 1;
-  if (channel < n_channel) {
-    const int64_t end = s.n_commit + (s.verify ? 0 : s.n_tok);
-    float kept[kMaxConvTaps];
-    for (int m = 0; m < n_before; ++m) kept[m] = net.input(s, end - n_before + m)[channel];
-    for (int m = 0; m < n_before; ++m) net.memory.window(s.slot)[m * n_channel + channel] = kept[m];
-  } else if (channel >= n_channel + 2 * n_v) {
-    return;
-  }
-  if (!s.verify) return;
-  for (int64_t i = 0; i < s.n_tok; ++i) {
-    const int64_t row = s.row + i;
-    float* tape = net.memory.tape(s.slot, i) + channel;
-    if (channel < n_channel) {
-      *tape = net.call.u[row * n_channel + channel];
-    } else if (channel < n_channel + n_v) {
-      *tape = net.call.beta[row * n_v + channel - n_channel];
-    } else {
-      *tape = net.call.alpha[row * n_v + channel - n_channel - n_v];
+    maker.multiply(n_step, stage);
+    // Blocks of all heads that use the key head read its inputs: the last of them moves them on.
+    int32_t* counter = net.counters + sequence * p.n_k_head + key_head;
+    const int readers = static_cast<int>(p.n_v_head / p.n_k_head) * parts;
+    if (threadIdx.x == 0) {
+      stage.last = atomicAdd(counter, 1) == readers - 1;
+      if (stage.last) *counter = 0;
     }
+    __syncthreads();
+    for (int begin = 0; begin < n_step; begin += Stage<S>::kChunk) run(begin, min(n_step - begin, Stage<S>::kChunk));
+    if (!s.verify) save();
+    move_on<S>(net, s, head, key_head, first_j, stage.last);
+  } else {
+    wait_for_previous();
+    const int n_chunk = (n_step + Stage<S>::kChunk - 1) / Stage<S>::kChunk;
+    const auto bring = [&](int chunk) {
+      for (int i = chunk * Stage<S>::kChunk; i < min((chunk + 1) * Stage<S>::kChunk, n_step); ++i) {
+        const int64_t row = i < s.n_commit ? net.tape_row(sequence, i) : s.row + i - s.n_commit;
+        stage.start(net, row, head, key_head, first_j, stage.row(i));
+      }
+      commit_async();
+    };
+    bring(0);
+    bring(1);
+    for (int chunk = 0; chunk < n_chunk; ++chunk) {
+      wait_async<1>();
+      __syncthreads();
+      const int begin = chunk * Stage<S>::kChunk;
+      run(begin, min(n_step - begin, Stage<S>::kChunk));
+      __syncthreads();
+      bring(chunk + 2);
+    }
+    if (!s.verify) save();
   }
 }
 
-/// Grid (sequence, n_v_head * parts + blocks for the inputs).
-template <class S>
-__global__ void __launch_bounds__(kWarps* kWarp) advance(Net net, int parts) {
+/// Grid (sequence, n_v_head * parts, and without kTaps blocks for the inputs).
+template <class S, int kTaps>
+__global__ void __launch_bounds__(S::kWarps* kWarp) advance(DeltaNet net, int parts) {
   __shared__ Stage<S> stage;
   const DeviceSequence s = net.rows.sequences[blockIdx.x];  // batches are written before any kernel of theirs
   const int n_head_blocks = static_cast<int>(net.params.n_v_head) * parts, block = blockIdx.y;
   if (block < n_head_blocks) {
-    advance_head<S>(net, s, blockIdx.x, block / parts, block % parts, stage);
+    advance_head<S, kTaps>(net, s, blockIdx.x, block / parts, block % parts, parts, stage);
   } else {
     wait_for_previous();
-    advance_inputs(net, s, static_cast<int64_t>(block - n_head_blocks) * kWarps * kWarp + threadIdx.x);
+    advance_inputs(net, s, static_cast<int64_t>(block - n_head_blocks) * S::kWarps * kWarp + threadIdx.x);
   }
 }
 
-template <class S>
-void run_advance(const Net& net, gpuStream_t stream) {
-  const unsigned parts = blocks_for(net.params.d_v, kWarps * S::kRowsOfWarp);
-  const unsigned inputs = blocks_for(net.memory.tape_row_floats(), kWarps * kWarp);
-  launch(advance<S>,
+template <class S, int kTaps>
+void run_advance(const DeltaNet& net, gpuStream_t stream) {
+  const unsigned parts = blocks_for(net.params.d_v, S::kWarps * S::kRowsOfWarp);
+  const unsigned inputs = kTaps > 0 ? 0 : blocks_for(net.memory.tape_row_floats(), S::kWarps * kWarp);
+  launch(advance<S, kTaps>,
          dim3(static_cast<unsigned>(net.rows.n_sequence), static_cast<unsigned>(net.params.n_v_head) * parts + inputs),
-         dim3(kWarps * kWarp), 0, stream, net, static_cast<int>(parts));
+         dim3(S::kWarps * kWarp), 0, stream, net, static_cast<int>(parts));
+}
+
+using WholeShape = Shape<8, 16, 2, true>;
+using FewRowsShape = Shape<8, 16, 1, true, 8>;
+bool is_whole(const DeltaNetParams& params) { return params.d_k == 128 && params.d_v % 32 == 0; }
+
+/// Whether the rows of any sequence, with those of its tape, are few enough for advance to make them itself.
+bool few_rows(const DeltaNetParams& params, const DeltaMemory& memory, const BatchRows& rows) {
+  return is_whole(params) && params.n_tap == 4 && rows.n_tok + memory.n_tape <= 2 * Stage<FewRowsShape>::kChunk;
 }
 
 int64_t scratch_rows(const DeltaMemory& memory, int64_t n_tok) {
@@ -389,26 +309,27 @@ bool delta_net_fits(const DeltaNetParams& params) {
 }
 
 int64_t delta_net_scratch_bytes(const DeltaNetParams& params, const DeltaMemory& memory, int64_t max_tok) {
-  return scratch_rows(memory, max_tok) * (memory.shape.n_channel + 2 * params.n_v_head + params.n_k_head) * 4;
+  return scratch_rows(memory, max_tok) * (memory.shape.n_channel + 2 * params.n_v_head + params.n_k_head) * 4 + 4;
 }
 
 void delta_net(const DeltaNetCall& call, const DeltaNetParams& params, const BatchRows& rows, const DeltaMemory& memory,
                gpuStream_t stream) {
   if (rows.n_tok == 0) return;
   const int64_t n_row = rows.n_tok + static_cast<int64_t>(rows.n_sequence) * memory.n_tape;
-  Net net{params, memory, call, rows, {}};
+  DeltaNet net{params, memory, call, rows, {}, call.counters};
   net.scratch.c = call.scratch;
-  net.scratch.gates = net.scratch.c + n_row * memory.shape.n_channel;
+  net.scratch.gates = net.scratch.c + (n_row * memory.shape.n_channel + 1) / 2 * 2;  // pairs are read at once
   net.scratch.kq = net.scratch.gates + n_row * params.n_v_head * 2;
+  if (few_rows(params, memory, rows)) return run_advance<FewRowsShape, 4>(net, stream);
   launch(params.n_tap == 4 ? convolve<4> : convolve<0>,
          dim3(static_cast<unsigned>(n_row), blocks_for(params.n_k_head + params.n_v_head, kWarps)),
          dim3(kWarps * kWarp), 0, stream, net);
-  if (params.d_k == 128 && params.d_v % 32 == 0) {
-    run_advance<Shape<8, 16, 2, true>>(net, stream);
+  if (is_whole(params)) {
+    run_advance<WholeShape, 0>(net, stream);
   } else if (params.d_k <= 128) {
-    run_advance<Shape<32, 4, 2, false>>(net, stream);
+    run_advance<Shape<32, 4, 2, false>, 0>(net, stream);
   } else {
-    run_advance<Shape<32, 8, 2, false>>(net, stream);
+    run_advance<Shape<32, 8, 2, false>, 0>(net, stream);
   }
 }
 

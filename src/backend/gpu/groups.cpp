@@ -103,6 +103,32 @@ class Grouping {
         take(slice);
       }
     }
+    gates_.resize(plan_.steps().size());
+    for (const Group::Chain& chain : chains_) {
+      if (chain.slice >= 0) find_gates(chain);
+    }
+  }
+
+  /// Other selections of whole heads from what a chain selects from, taken by the chain's group: they are read later.
+  void find_gates(const Group::Chain& chain) {
+    const int64_t d_head = std::get<RopeParams>(step(chain.rope).params).d_head;
+    const Value from = step(chain.slice).in[0];
+    for (int s = 0; s < n_step(); ++s) {
+      if (step(s).op != Op::slice_heads || step(s).in[0].id != from.id || taken_[static_cast<size_t>(s)]) continue;
+      std::vector<int>& gates = gates_[static_cast<size_t>(chain.rope)];
+      if (std::get<SliceParams>(step(s).params).length != d_head || gates.size() == 2) continue;
+      if (first_reader(step(s).out[0]) < chain.rope) continue;
+      take(s);
+      gates.push_back(s);
+    }
+  }
+  int first_reader(Value v) const {
+    for (int s = 0; s < n_step(); ++s) {
+      for (Value in : step(s).in) {
+        if (in.id == v.id) return s;
+      }
+    }
+    return n_step();
   }
 
   /// Rotations one after another, the store of what they made, and other heads of what they select from.
@@ -125,7 +151,9 @@ class Grouping {
       }
     }
     if (group.store >= 0) take(group.store);
-    add_gates(group, rope.d_head);
+    for (size_t i = 0, n = group.chains.size(); i < n; ++i) {
+      for (const int gate : gates_[static_cast<size_t>(group.chains[i].rope)]) group.chains.push_back({.slice = gate});
+    }
     return group;
   }
 
@@ -146,18 +174,6 @@ class Grouping {
     const auto& q = std::get<RopeParams>(step(b).params);
     return step(a).weights == step(b).weights && p.d_head == q.d_head && p.n_rot == q.n_rot && p.theta == q.theta &&
            p.style == q.style && p.linear_factor == q.linear_factor && p.yarn_factor == q.yarn_factor;
-  }
-
-  /// Selections of whole heads from what a chain selects from too are taken along, but for those already placed.
-  void add_gates(Group& group, int64_t d_head) {
-    if (group.chains[0].slice < 0) return;
-    const Value from = step(group.chains[0].slice).in[0];
-    for (int s = group.chains[0].slice; s < n_step() && group.chains.size() < 4; ++s) {
-      if (step(s).op != Op::slice_heads || step(s).in[0].id != from.id || taken_[static_cast<size_t>(s)]) continue;
-      if (std::get<SliceParams>(step(s).params).length != d_head) continue;
-      take(s);
-      group.chains.push_back({.slice = s});
-    }
   }
 
   Group products_at(int first) {
@@ -203,7 +219,8 @@ class Grouping {
   const Plan& plan_;
   Uses uses_;
   std::vector<bool> taken_;
-  std::vector<Group::Chain> chains_;  // by the step of their rotation
+  std::vector<Group::Chain> chains_;     // by the step of their rotation
+  std::vector<std::vector<int>> gates_;  // likewise: selections that come along
   std::vector<Group> groups_;
 };
 

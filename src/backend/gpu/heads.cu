@@ -18,14 +18,26 @@ __device__ inline void put(uint8_t* cache, CacheType type, int64_t at, float x) 
 
 /// Grid (row, heads of all jobs / kWarps).
 __global__ void prepare(HeadsCall call, BatchRows rows) {
-  wait_for_previous();
   GPU_DYNAMIC_SHARED(float, shared);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, d = call.d_head;
   const int64_t r = blockIdx.x;
   int head = blockIdx.y * kWarps + warp, j = 0;
   while (j < call.n_job && head >= call.jobs[j].n_head) head -= call.jobs[j++].n_head;
+  const HeadJob& job = call.jobs[min(j, call.n_job - 1)];
+  // Batches and weights are there before any kernel of theirs.
+  int pos = 0;
+  int64_t page = 0;
+  if (job.store != HeadJob::Store::none) {
+    pos = rows.row_pos[r];
+    page = rows.pages[rows.sequences[rows.row_sequence[r]].first_page + pos / kPageTokens];
+  }
+  if (job.norm && 4 * lane < d) prefetch(job.norm + 4 * lane);
+  wait_for_previous();
   if (j == call.n_job) return;
-  const HeadJob& job = call.jobs[j];
+  const int n_pair = call.n_rot / 2;
+  const float2* turns = call.table + r * n_pair;
+  float2 turn = {};
+  if (job.rotate && lane < n_pair) turn = turns[lane];
   const float* x = job.x + r * job.row_stride + head * job.head_stride;
   float* own = shared + warp * d;
   float sum = 0;
@@ -39,13 +51,12 @@ __global__ void prepare(HeadsCall call, BatchRows rows) {
   }
   sync_warp();
   if (job.rotate) {
-    const int n_pair = call.n_rot / 2;
-    const float2* turns = call.table + r * n_pair;
     for (int i = lane; i < n_pair; i += kWarp) {
+      if (i > lane) turn = turns[i];
       const int first = call.neox ? i : 2 * i, second = call.neox ? i + n_pair : 2 * i + 1;
       const float a = own[first], b = own[second];
-      own[first] = a * turns[i].x - b * turns[i].y;
-      own[second] = a * turns[i].y + b * turns[i].x;
+      own[first] = a * turn.x - b * turn.y;
+      own[second] = a * turn.y + b * turn.x;
     }
     sync_warp();
   }
@@ -54,8 +65,6 @@ __global__ void prepare(HeadsCall call, BatchRows rows) {
     for (int c = lane; c < d; c += kWarp) y[c] = own[c];
   }
   if (job.store == HeadJob::Store::none) return;
-  const int pos = rows.row_pos[r];
-  const int64_t page = rows.pages[rows.sequences[rows.row_sequence[r]].first_page + pos / kPageTokens];
   const int64_t at = (page * job.n_head + head) * kPageTokens * d;
   for (int c = lane; c < d; c += kWarp) {
     if (job.store == HeadJob::Store::key) {

@@ -94,7 +94,8 @@ struct DeltaNetCall {
   const float *u = nullptr, *beta = nullptr, *alpha = nullptr;
   const float *conv = nullptr, *a = nullptr, *dt = nullptr;
   float* y = nullptr;
-  float* scratch = nullptr;  // delta_net_scratch_bytes
+  float* scratch = nullptr;     // delta_net_scratch_bytes
+  int32_t* counters = nullptr;  // [slots, n_k_head] of 0, as every call leaves them
 };
 /// Head sizes that the kernels are made for.
 bool delta_net_fits(const DeltaNetParams& params);

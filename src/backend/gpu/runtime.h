@@ -114,16 +114,17 @@ __device__ inline void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-/// Every kernel starts with this, before it reads or writes memory that other kernels write (weights it may read
-/// earlier): launch() lets a kernel's blocks come up while the one before it still runs.
+/// Every kernel calls this before it reads or writes memory that other kernels write (weights it may read earlier):
+/// launch() lets a kernel's blocks come up while those before it still run. They come up in order, and each waits for
+/// the one before it to end, so all that came earlier has ended too.
 __device__ inline void wait_for_previous() {
+  let_next_start();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-  let_next_start();
 }
 
-/// Starts `kernel`, which must begin with wait_for_previous(). Launches that are not made by this function wait for
+/// Starts `kernel`, all of whose blocks call wait_for_previous(). Launches that are not made by this function wait for
 /// everything before them.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, gpuStream_t stream,
@@ -166,6 +167,23 @@ __device__ inline T shfl(T x, int lane) {
   return __shfl(x, lane, kWarp);
 #else
   return __shfl_sync(0xffffffffu, x, lane);
+#endif
+}
+/// Brings the cache line at p nearer.
+__device__ inline void prefetch(const void* p) {
+#if defined(__HIP__)
+  __builtin_prefetch(p);
+#else
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+#endif
+}
+/// Not from L1.
+template <class T>
+__device__ inline T load_from_l2(const T* p) {
+#if defined(__HIP__)
+  return *p;
+#else
+  return __ldcg(p);
 #endif
 }
 /// Makes what lanes of the warp wrote to shared memory visible to the others.

@@ -128,7 +128,8 @@ __global__ void choose_by_counting(const float* x, int64_t width, int k, int32_t
 
 // --- experts ---------------------------------------------------------------------------------------------------------
 
-/// One warp a row; the logits stay in cache. n_used rounds of a warp's maximum.
+/// One warp a row, kPerLane logits a lane. n_used rounds of a warp's maximum.
+template <int kPerLane>
 __global__ void route_rows(const float* logits, int32_t* ids, float* weights, int64_t n_row, int n_expert,
                            RouteParams params) {
   wait_for_previous();
@@ -137,34 +138,64 @@ __global__ void route_rows(const float* logits, int32_t* ids, float* weights, in
   if (r >= n_row) return;
   const float* x = logits + r * n_expert;
   const bool softmax = params.gate == RouterGate::softmax;
-  Key previous = ~Key{0};
-  float peak = 0, total = 0, sum = 0;
+  Key keys[kPerLane];
+  float values[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = lane + i * kWarp;
+    values[i] = e < n_expert ? x[e] : -INFINITY;
+    keys[i] = e < n_expert ? key_of(values[i], static_cast<uint32_t>(e)) : 0;
+  }
+  float peak = 0, total = 0, sum = 0, mine = 0;  // mine: of lane j, the weight of choice j
+  int chosen = 0;
   for (int j = 0; j < params.n_used; ++j) {
     Key best = 0;
-    for (int e = lane; e < n_expert; e += kWarp) {
-      const Key key = key_of(x[e], static_cast<uint32_t>(e));
-      if (key < previous && key > best) best = key;
+    float value = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (keys[i] > best) {
+        best = keys[i];
+        value = values[i];
+      }
     }
-    best = previous = warp_largest(best);
-    const int e = static_cast<int>(column_of(best));
+    const Key own = best;
+    best = warp_largest(best);
+    value = shfl(value, static_cast<int>(column_of(best)) % kWarp);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (own == best && keys[i] == best) keys[i] = 0;  // keys are unique
+    }
     if (j == 0 && softmax) {
-      peak = x[e];
-      for (int i = lane; i < n_expert; i += kWarp) total += expf(x[i] - peak);
+      peak = value;
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        if (lane + i * kWarp < n_expert) total += expf(values[i] - peak);
+      }
       total = warp_sum(total);
     }
-    const float p = softmax ? expf(x[e] - peak) / total : sigmoid_of(x[e]);
+    const float p = softmax ? expf(value - peak) / total : sigmoid_of(value);
     sum += p;
-    if (lane == 0) {
-      ids[r * params.n_used + j] = e;
-      weights[r * params.n_used + j] = p;
+    if (lane == j % kWarp) {
+      mine = p;
+      chosen = static_cast<int>(column_of(best));
+    }
+    if (j % kWarp == kWarp - 1 || j + 1 == params.n_used) {
+      const int at = j / kWarp * kWarp + lane;
+      if (at <= j) {
+        ids[r * params.n_used + at] = chosen;
+        weights[r * params.n_used + at] = mine;
+      }
     }
   }
-  if (lane == 0) {
-    const float divisor = params.normalise ? fmaxf(sum, 0x1p-14f) : 1.0f;
-    for (int j = 0; j < params.n_used; ++j) {
-      float& weight = weights[r * params.n_used + j];
-      weight = weight / divisor * params.scale;
-    }
+  const float divisor = params.normalise ? fmaxf(sum, 0x1p-14f) : 1.0f;
+  if (params.n_used <= kWarp) {
+    if (lane < params.n_used) weights[r * params.n_used + lane] = mine / divisor * params.scale;
+    return;
+  }
+  sync_warp();
+  for (int j = lane; j < params.n_used; j += kWarp) {
+    float& weight = weights[r * params.n_used + j];
+    weight = weight / divisor * params.scale;
   }
 }
 
@@ -265,8 +296,10 @@ void top_k(const float* x, int64_t n_row, int64_t width, int32_t k, int32_t* ids
 void route(const float* logits, int32_t* ids, float* weights, int64_t n_row, int64_t n_expert,
            const RouteParams& params, gpuStream_t stream) {
   if (n_row == 0) return;
-  constexpr int kRows = 4;
-  launch(route_rows, dim3(blocks_for(n_row, kRows)), dim3(kRows * kWarp), 0, stream, logits, ids, weights, n_row,
+  constexpr int kRows = 4, kMost = 64;
+  check(n_expert <= kMost * kWarp ? gpuSuccess : ONEBIT_GPU(ErrorInvalidConfiguration), "choosing among experts");
+  const auto kernel = n_expert <= 4 * kWarp ? route_rows<4> : n_expert <= 16 * kWarp ? route_rows<16> : route_rows<kMost>;
+  launch(kernel, dim3(blocks_for(n_row, kRows)), dim3(kRows * kWarp), 0, stream, logits, ids, weights, n_row,
          static_cast<int>(n_expert), params);
 }
 
