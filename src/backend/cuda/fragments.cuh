@@ -38,36 +38,41 @@ struct Unit {
   uint4 mins;  // b8km
   uint4 d;     // n4k, n5k, n6k, t4k, b8k: two words; b8km: four
 
-  /// From device memory (kStream: read once), or from anywhere.
-  template <bool kStream = true>
+  /// From device memory, read once.
   __device__ void load(const uint8_t* unit, int lane) {
+    load_with([unit](int at) { return load_stream(unit + at); }, [unit](int at) { return load_stream_8(unit + at); },
+              lane);
+  }
+  /// From shared memory.
+  __device__ void load_shared(uint32_t unit, int lane) {
+    load_with([unit](int at) { return read_shared_16(unit + at); }, [unit](int at) { return read_shared_8(unit + at); },
+              lane);
+  }
+  template <class Load16, class Load8>
+  __device__ void load_with(Load16 load_16, Load8 load_8, int lane) {
     using enum WeightForm;
-    const auto load_16 = [](const uint8_t* p) { return kStream ? load_stream(p) : *reinterpret_cast<const uint4*>(p); };
-    const auto load_8 = [](const uint8_t* p) {
-      return kStream ? load_stream_8(p) : *reinterpret_cast<const uint2*>(p);
-    };
     const int g = lane / 4;
 #pragma unroll
-    for (int i = 0; i < kLowLoads; ++i) low[i] = load_16(unit + i * 512 + lane * 16);
-    if constexpr (kForm == n6k) high = load_16(unit + gpu::low_bytes(kForm) + lane * 16);
-    if constexpr (kForm == n5k) set_two(high, load_8(unit + gpu::low_bytes(kForm) + lane * 8));
-    const uint8_t* at = unit + gpu::scales_at(kForm);
+    for (int i = 0; i < kLowLoads; ++i) low[i] = load_16(lane * 16 + i * 512);
+    if constexpr (kForm == n6k) high = load_16(lane * 16 + gpu::low_bytes(kForm));
+    if constexpr (kForm == n5k) set_two(high, load_8(lane * 8 + gpu::low_bytes(kForm)));
+    constexpr int kAt = gpu::scales_at(kForm);
     if constexpr (kForm == t4k) {
-      set_two(scales[0], load_8(at + g * 8));
-      set_two(d, load_8(at + 64 + g * 8));
+      set_two(scales[0], load_8(g * 8 + kAt));
+      set_two(d, load_8(g * 8 + kAt + 64));
     } else {
-      scales[0] = load_16(at + g * 16);
+      scales[0] = load_16(g * 16 + kAt);
     }
     if constexpr (kForm == b8f) {
 #pragma unroll
-      for (int b = 1; b < 4; ++b) scales[b] = load_16(at + g * 16 + b * 128);
+      for (int b = 1; b < 4; ++b) scales[b] = load_16(g * 16 + kAt + b * 128);
     }
     if constexpr (kForm == b8km) {
-      mins = load_16(at + 128 + g * 16);
-      d = load_16(at + 256 + g * 16);
+      mins = load_16(g * 16 + kAt + 128);
+      d = load_16(g * 16 + kAt + 256);
     }
     if constexpr (kForm == n4k || kForm == n5k || kForm == n6k || kForm == b8k) {
-      set_two(d, load_8(at + 128 + g * 8));
+      set_two(d, load_8(g * 8 + kAt + 128));
     }
   }
 

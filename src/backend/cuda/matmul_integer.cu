@@ -1,418 +1,354 @@
-// Products for few rows, on integers: decoding, verifying, short prompts.
+// Products for few rows, on integers: decoding, verifying, short prompts. integer_unit.cuh has the arithmetic.
 //
-// Weights are the A operand of m16n8k32 (16 outputs x 32 columns), activations the B operand (32 columns x 8 rows), so
-// 1 to 8 rows cost the same. A block of 32 columns starts a new integer sum; it is scaled into f32 sums at once, which
-// keeps the integer sums those of backend/ref exactly. q4_0 nibbles are used as unsigned, their sum starts at -8 times
-// the sum of the activations' codes.
+// One block of 16 warps an SM, two blocks (a cluster) a team from sm_90 on. A team has a share of all strips of the
+// launch; its strips' units, one after another, are divided evenly among its warps, wherever strips begin. So all SMs
+// have the same work to within a half strip, and each warp streams one range of memory through its ring. Where a strip
+// is divided among warps, the one with its first unit adds the others' sums, in their order; those of the team's other
+// block are put into its shared memory.
 //
-// One warp owns a strip of 16 outputs and one of `split` parts of its units, which it brings to shared memory kDepth -
-// 1 units ahead; the parts of a strip are added up in a fixed order. All blocks of a product of a layer are resident at
-// once (kResident on an SM), so that memory sees one even stream without a last wave; blocks run alike, and find the
-// activations that they share in L1.
+// Weights don't depend on the kernel before: rings (some 140 KB an SM, 18 MB in all) fill while it still runs, which
+// hides the kernels between two products. Then the rows are staged in shared memory. Where columns are many, each block
+// of a team takes half of them for all of the team's strips, and stages only these; where even that would leave too
+// little room for rings, columns are cut into several launches. Up to 8 rows all that depends on the weights alone: a
+// row's result does not depend on the other rows.
 //
-// Cost for n4, a unit of 1,152 bytes and 8 rows: about 110 instructions a warp, at 16.5 bytes per clock and SM (4.3
-// TB/s at 1.98 GHz) 70 clocks, 280 issue slots: memory decides up to 16 rows (about 180 instructions), the SM beyond.
-// Bytes in flight per SM: up to 20 warps x 4 units, 92 KB.
+// Cost for n4, a unit of 1,152 bytes and 8 rows: about 130 instructions a warp; at 16.5 bytes per clock and SM (4.3
+// TB/s at 1.98 GHz) a unit takes 70 clocks, 280 issue slots: memory decides up to 16 rows (about 200), the SM beyond.
+#include <cooperative_groups.h>
+
 #include <algorithm>
 
-#include "backend/cuda/experts.cuh"
-#include "backend/cuda/fragments.cuh"
+#include "backend/cuda/integer_unit.cuh"
+#include "backend/cuda/launch.h"
 #include "backend/cuda/matmul.h"
+#include "backend/cuda/unit_ring.cuh"
 
 namespace onebit::cuda {
 namespace {
 
 using namespace gpu;
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 16, kThreads = kWarps * kWarp;
 constexpr int kMaxProducts = 8;
-
-/// Blocks of an SM, and units of weights in a warp's ring, for 8 * tiles rows.
-constexpr int resident(int tiles) { return tiles <= 2 ? 5 : 3; }
-constexpr int depth_of(WeightForm form) { return unit_bytes(form) < 1200 ? 5 : unit_bytes(form) < 1500 ? 4 : 3; }
-constexpr int ring_bytes(WeightForm form) { return kWarps * depth_of(form) * unit_bytes(form); }
-
-struct Acts {
-  const uint8_t* codes;
-  const float* scales;
-  const int16_t* starts;
-  const int16_t* half_sums;
-  int t_rows;
-};
-
-/// Where a lane finds its operands for up to 8 * kTiles rows of activations.
-template <int kTiles>
-struct Lane {
-  int32_t b_row[kTiles];     // row g of each tile: operand B
-  int32_t c_row[kTiles][2];  // rows 2c, 2c + 1: columns of the sums
-
-  /// row_of(i) is the activation row of result i.
-  template <class F>
-  __device__ Lane(int lane, F row_of) {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      b_row[t] = row_of(8 * t + lane / 4);
-      c_row[t][0] = row_of(8 * t + lane % 4 * 2);
-      c_row[t][1] = row_of(8 * t + lane % 4 * 2 + 1);
-    }
-  }
-};
-
-__device__ inline float element(const float4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-/// s16 number i of several words.
-__device__ inline int short_at(const uint4& v, int i) {
-  const uint32_t two = part(v, i / 2);
-  return static_cast<int>(i % 2 ? two : two << 16) >> 16;
-}
-
-/// What a lane reads of the activations of 8 rows for one unit: codes of row g, scales and sums of rows 2c and 2c + 1.
-template <WeightForm kForm>
-struct TileActs {
-  using U = Unit<kForm>;
-  static constexpr bool kSums = U::kMin || U::kBias != 0;
-  uint4 codes[2];
-  float4 scales[2];
-  uint4 sums[2];  // U::kBy16: of 16 codes; else two words, -8 times the sums of 32
-
-  __device__ TileActs(const Acts& acts, int unit, int32_t b_row, const int32_t (&c_row)[2], int lane) {
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      codes[pair] =
-          *reinterpret_cast<const uint4*>(acts.codes + ((unit * 2 + pair) * acts.t_rows + b_row) * 64 + lane % 4 * 16);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = unit * acts.t_rows + c_row[i];
-      scales[i] = reinterpret_cast<const float4*>(acts.scales)[at];
-      if constexpr (kSums && U::kBy16) sums[i] = reinterpret_cast<const uint4*>(acts.half_sums)[at];
-      if constexpr (kSums && !U::kBy16) {
-        const uint2 two = reinterpret_cast<const uint2*>(acts.starts)[at];
-        sums[i].x = two.x;
-        sums[i].y = two.y;
-      }
-    }
-  }
-
-  /// Integer products of block `block` (by 16: of its half h) with the weights' bytes a.
-  __device__ void multiply(const uint32_t (&a)[4], int block, int h, int (&s)[4]) const {
-    const uint32_t b0 = part(codes[block / 2], block % 2 * 2), b1 = part(codes[block / 2], block % 2 * 2 + 1);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = U::kBias == 0 ? 0 : start(i % 2, block, h);
-    if constexpr (kForm == WeightForm::n6k) {
-      mma_u8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
-    } else if constexpr (U::kBy16) {
-      mma_s8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
-    } else if constexpr (U::kBytes || U::kTable) {
-      mma_s8s8(s, a, b0, b1);
-    } else {
-      mma_u8s8(s, a, b0, b1);
-    }
-  }
-  /// Sum of the activations' codes.
-  __device__ float sum(int i, int block, int h) const {
-    if constexpr (U::kBy16) return static_cast<float>(short_at(sums[i], block * 2 + h));
-    return static_cast<float>(short_at(sums[i], block)) * -0.125f;
-  }
-
- private:
-  /// -kBias times the sum of the codes: takes the bias of unsigned weights back.
-  __device__ int start(int i, int block, int h) const {
-    if constexpr (U::kBy16) return -U::kBias * short_at(sums[i], block * 2 + h);
-    return short_at(sums[i], block) * (U::kBias / 8);
-  }
-};
-
-/// sums [row g: 2c, 2c+1; row g+8: 2c, 2c+1] += the unit's products with 8 rows.
-template <WeightForm kForm>
-__device__ void multiply_unit(const Unit<kForm>& weights, const TileActs<kForm>& acts, float (&sums)[4]) {
-  using U = Unit<kForm>;
-#pragma unroll
-  for (int block = 0; block < 4; ++block) {
-    uint32_t a[4];
-    weights.words(block, a);
-    const float da[2] = {element(acts.scales[0], block), element(acts.scales[1], block)};
-#pragma unroll
-    for (int h = 0; h < (U::kBy16 ? 2 : 1); ++h) {
-      int s[4];
-      acts.multiply(a, block, h, s);
-      const RowPair dw = weights.scale(block, h), mw = weights.min(block, h);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[i] = fmaf(static_cast<float>(s[i]) * (i < 2 ? dw.g : dw.g8), da[i % 2], sums[i]);
-        if constexpr (U::kMin) {
-          sums[i] = fmaf(acts.sum(i % 2, block, h) * (i < 2 ? mw.g : mw.g8), -da[i % 2], sums[i]);
-        }
-      }
-    }
-  }
-}
-
-/// The units [at, end) of a strip on their way through a warp's ring in shared memory.
-template <WeightForm kForm>
-struct Stream {
-  static constexpr int kDepth = depth_of(kForm), kUnit = unit_bytes(kForm);
-  uint8_t* ring;
-  const uint8_t* strip;
-  int at, end;
-
-  __device__ Stream(uint8_t* ring, const uint8_t* strip, int begin, int end, int lane)
-      : ring(ring), strip(strip), at(begin), end(end) {
-#pragma unroll
-    for (int i = 0; i < kDepth - 1; ++i) bring(i, at + i, lane);
-  }
-  __device__ void bring(int slot, int unit, int lane) {
-    if (unit < end) {
-      const uint8_t* from = strip + static_cast<int64_t>(unit) * kUnit;
-#pragma unroll
-      for (int i = 0; i < (kUnit / 16 + kWarp - 1) / kWarp; ++i) {
-        const int chunk = (lane + i * kWarp) * 16;
-        if (chunk < kUnit) copy_async(ring + slot * kUnit + chunk, from + chunk);
-      }
-    }
-    commit_copies();
-  }
-  template <int kTiles>
-  __device__ void run(const Acts& acts, const Lane<kTiles>& rows, int lane, float (&sums)[kTiles][4]) {
-    for (int slot = 0; at < end; ++at) {
-      wait_copies<kDepth - 2>();
-      __syncwarp();  // other lanes' copies have arrived too, and all have read the slot before
-      Unit<kForm> unit;
-      unit.template load<false>(ring + slot * kUnit, lane);
-      bring(slot == 0 ? kDepth - 1 : slot - 1, at + kDepth - 1, lane);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        multiply_unit(unit, TileActs<kForm>(acts, at, rows.b_row[t], rows.c_row[t], lane), sums[t]);
-      }
-      slot = slot + 1 == kDepth ? 0 : slot + 1;
-    }
-  }
-};
-
-/// Adds the parts of each strip in order; afterwards the warps with part 0 hold the whole sums.
-template <int kTiles>
-__device__ void add_parts(int split, int lane, int warp, float (&sums)[kTiles][4]) {
-  if (split == 1) return;
-  __shared__ float4 shared[kTiles][kWarps][kWarp];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) shared[t][warp][lane] = {sums[t][0], sums[t][1], sums[t][2], sums[t][3]};
-  __syncthreads();
-  if (warp % split) return;
-  for (int p = 1; p < split; ++p) {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const float4 more = shared[t][warp + p][lane];
-      sums[t][0] += more.x;
-      sums[t][1] += more.y;
-      sums[t][2] += more.z;
-      sums[t][3] += more.w;
-    }
-  }
-}
-
-/// Result rows to_row(i) < 0 are left out.
-template <int kTiles, class F>
-__device__ void store(const float (&sums)[kTiles][4], int lane, int64_t first_out, int64_t n_out, F to_row, float* y,
-                      const float* add) {
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t row = to_row(8 * t + lane % 4 * 2 + i % 2), n = first_out + lane / 4 + i / 2 * 8;
-      if (row < 0 || n >= n_out) continue;
-      const int64_t at = row * n_out + n;
-      y[at] = add ? sums[t][i] + add[at] : sums[t][i];
-    }
-  }
-}
+constexpr int kManyUnits = 64;         // in a strip: they are divided between the blocks of a team
+constexpr int kMostHalvedStrips = 16;  // of a team whose blocks divide columns
 
 struct OneProduct {
   const uint8_t* data;
   float* y;
   const float* add;
-  int32_t n_out, first_block;
+  int32_t n_out, first_strip;
 };
+/// A launch: units [first_unit, first_unit + n_unit) of all strips.
 struct Job {
   OneProduct products[kMaxProducts];
-  int n_product, n_row, n_units, split;
+  int n_product, n_row, n_strip;
+  int units_of_strip, first_unit, n_unit;
+  int team;
+  RingShape ring;
+  bool halved;  // the blocks of a team have half of the units each
   Acts acts;
+
+  __device__ const OneProduct& product_of(int strip) const {
+    int p = 0;
+    while (p + 1 < n_product && strip >= products[p + 1].first_strip) ++p;
+    return products[p];
+  }
 };
+
+/// Shared memory of a block: rings; a piece for each warp of the team, those of the block's own warps first; rows. With
+/// Job::halved the other block's places take both blocks' sums of every second strip of the team.
+template <WeightForm kForm, int kTiles>
+struct SharedSizes {
+  __host__ __device__ static constexpr int pieces(int team) {
+    return team * kWarps * static_cast<int>(sizeof(Piece<kTiles>));
+  }
+  static int fixed(int n_unit, int n_row, int team) {
+    return pieces(team) + StagedActs<kForm>::bytes(n_unit, n_row) + 16;
+  }
+};
+
+/// The units [first, first + n) of all strips, one after another.
+struct Columns {
+  int first, n;
+};
+/// Chunks of units: as many as `most` at once, as long as they are of one strip.
+template <WeightForm kForm>
+struct Walk {
+  Columns columns;
+  int strip, unit, left;  // units left to walk
+  const uint8_t* at;
+
+  __device__ Walk(const Job& job, Columns columns, int first_strip, int begin, int end)
+      : columns(columns), strip(first_strip + begin / columns.n), unit(begin % columns.n), left(end - begin),
+        at(address(job)) {}
+  __device__ const uint8_t* address(const Job& job) const {
+    const OneProduct& product = job.product_of(strip);
+    const int64_t units = static_cast<int64_t>(strip - product.first_strip) * job.units_of_strip;
+    return product.data + (units + columns.first + unit) * unit_bytes(kForm);
+  }
+  __device__ int count(int most) const { return min(most, min(left, columns.n - unit)); }
+  __device__ void next(const Job& job, int n) {
+    at += n * unit_bytes(kForm);
+    unit += n;
+    left -= n;
+    if (unit < columns.n) return;
+    unit = 0;
+    ++strip;
+    at = address(job);
+  }
+};
+
+/// Calls f(tile, i, place in y) for the results that a lane's sums are of.
+template <int kTiles, class F>
+__device__ void for_results(const Job& job, const OneProduct& product, int strip, int lane, F f) {
+  const int first_out = (strip - product.first_strip) * kStripRows + lane / 4;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * t + lane % 4 * 2 + i % 2, n = first_out + i / 2 * 8;
+      if (row < job.n_row && n < product.n_out) f(t, i, static_cast<int64_t>(row) * product.n_out + n);
+    }
+  }
+}
+/// What sums of a strip are added to.
+template <int kTiles>
+__device__ void load_base(const Job& job, int strip, float (&base)[kTiles][4], int lane) {
+  const OneProduct& product = job.product_of(strip);
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) base[t][0] = base[t][1] = base[t][2] = base[t][3] = 0;
+  if (!product.add) return;
+  for_results<kTiles>(job, product, strip, lane, [&](int t, int i, int64_t at) { base[t][i] = product.add[at]; });
+}
+template <int kTiles>
+__device__ void store(const Job& job, int strip, const float (&sums)[kTiles][4], const float (&base)[kTiles][4],
+                      int lane) {
+  const OneProduct& product = job.product_of(strip);
+  for_results<kTiles>(job, product, strip, lane,
+                      [&](int t, int i, int64_t at) { product.y[at] = sums[t][i] + base[t][i]; });
+}
+
+template <int kTiles>
+__device__ void clear(float (&sums)[kTiles][4]) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) sums[t][0] = sums[t][1] = sums[t][2] = sums[t][3] = 0;
+}
+
+/// The barrier of a team. arrive(): what this thread has written before is to be seen by the team after its wait().
+struct TeamBarrier {
+  int team;
+
+  __device__ void arrive() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (team > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+  }
+  __device__ void wait() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (team > 1) {
+      asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+};
+/// What block `rank` of the team has where this one has `own`.
+template <class T>
+__device__ inline T* of_block(T* own, int rank) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  return cooperative_groups::this_cluster().map_shared_rank(own, rank);
+#else
+  (void)rank;
+  return own;
+#endif
+}
+
+/// Threads that registers are shared out for: with 8 rows some are left for the blocks of small kernels.
+constexpr int registers_for(int tiles) { return tiles == 1 ? kThreads + 4 * kWarp : kThreads; }
 
 template <WeightForm kForm, int kTiles>
-__global__ void __launch_bounds__(kWarps* kWarp, resident(kTiles)) multiply_few(const __grid_constant__ Job job) {
+__global__ void __launch_bounds__(registers_for(kTiles), 1) multiply_few(const __grid_constant__ Job job) {
   let_next_start();
-  int p = 0;
-  while (p + 1 < job.n_product && static_cast<int>(blockIdx.x) >= job.products[p + 1].first_block) ++p;
-  const OneProduct& product = job.products[p];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, part = warp % job.split;
-  const int64_t strip = (blockIdx.x - product.first_block) * (kWarps / job.split) + warp / job.split;
-  const bool inside = strip * kStripRows < product.n_out;
-  const uint8_t* weights = product.data + (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
-  const int begin = inside ? part * job.n_units / job.split : 0;
-  const int end = inside ? (part + 1) * job.n_units / job.split : 0;
-  extern __shared__ __align__(16) uint8_t ring[];
-  Stream<kForm> stream(ring + warp * (ring_bytes(kForm) / kWarps), weights, begin, end,
-                       lane);  // weights don't depend on the kernel before
+  const TeamBarrier barrier{job.team};
+  barrier.arrive();  // blocks write into each other's memory once all have begun
+  extern __shared__ __align__(128) uint8_t shared[];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int rank = static_cast<int>(blockIdx.x) % job.team, team = static_cast<int>(blockIdx.x) / job.team;
+  const int n_team = static_cast<int>(gridDim.x) / job.team;
+  const auto strips_before = [&](int t) { return static_cast<int>(static_cast<unsigned>(job.n_strip * t) / n_team); };
+  const int first_strip = strips_before(team), n_strip = strips_before(team + 1) - first_strip;
+  const int half = (job.n_unit + 1) / 2;
+  const Columns columns = !job.halved ? Columns{job.first_unit, job.n_unit}
+                          : rank == 0 ? Columns{job.first_unit, half}
+                                      : Columns{job.first_unit + half, job.n_unit - half};
+  // The units of the strips are divided among n_warp warps, of which this is number `me`.
+  const int n = n_strip * columns.n, n_warp = job.halved ? kWarps : job.team * kWarps;
+  const int me = job.halved ? warp : rank * kWarps + warp;
+  const int log_warps = n_warp == kWarps ? 4 : 5;
+  static_assert(kWarps == 16);
+  const auto units_before = [&](int w) { return n * w >> log_warps; };
+  const int begin = units_before(me), end = units_before(me + 1);
+
+  UnitRing<kForm> ring(shared, warp, lane, job.ring);
+  Walk<kForm> ahead(job, columns, first_strip, begin, end);
+  for (int i = 0; i < job.ring.depth; ++i) {
+    const int count = ahead.count(job.ring.chunk);
+    ring.start(i, ahead.at, count, lane);
+    if (count > 0) ahead.next(job, count);
+  }
   wait_for_previous();
-  const int last = job.n_row - 1;
-  const Lane<kTiles> rows(lane, [&](int i) { return min(i, last); });
-  float sums[kTiles][4] = {};
-  stream.run(job.acts, rows, lane, sums);
-  add_parts<kTiles>(job.split, lane, warp, sums);
-  if (part != 0 || !inside) return;
-  store<kTiles>(
-      sums, lane, strip * kStripRows, product.n_out, [&](int i) -> int64_t { return i <= last ? i : -1; }, product.y,
-      product.add);
-}
 
-constexpr int kMaxExpertProducts = 2;
+  uint8_t* memory = shared + kWarps * ring_bytes(kForm, job.ring);
+  Piece<kTiles>* pieces = reinterpret_cast<Piece<kTiles>*>(memory);
+  Piece<kTiles>* others = pieces + kWarps;  // of the team's other block; with halved of strips, [block][strip / 2]
+  const StagedActs<kForm> acts(memory + SharedSizes<kForm, kTiles>::pieces(job.team), columns.n, job.n_row);
+  acts.stage(job.acts, columns.first, columns.n, kThreads, [](int i) { return i; });
+  const uint32_t code_pair = acts.code_pair(), record_block = acts.record_block();
+  uint32_t code_at[kTiles], record_at[kTiles];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    code_at[t] = min(8 * t + lane / 4, job.n_row - 1) * 64 + lane % 4 * 16;
+    record_at[t] = min(8 * t + lane % 4 * 2, acts.record_rows - 2) * acts.kRecord;
+  }
+  const uint32_t all_codes = acts.code_address(), all_records = acts.record_address();
+  __syncthreads();
+  if (job.team > 1) barrier.wait();
 
-/// Products of one shape.
-struct ExpertJob {
-  const uint8_t* data[kMaxExpertProducts];
-  float* y[kMaxExpertProducts];
-  int64_t expert_bytes;
-  int n_out, n_units, split;
-  int n_expert, n_pair, n_used, per_input;  // pairs per row of the input
-  const int32_t *ids, *offsets, *order;
-  Acts acts;
-};
-
-/// Grid [strips, chunks, products]. As multiply_few, for the rows of one expert at a time.
-template <WeightForm kForm>
-__global__ void __launch_bounds__(kWarps* kWarp, resident(1))
-    multiply_few_experts(const __grid_constant__ ExpertJob job) {
-  let_next_start();
-  wait_for_previous();
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, part = warp % job.split;
-  const bool one_token = job.n_pair == job.n_used;  // whose experts differ
-  const int index = static_cast<int>(blockIdx.y);
-  const ExpertTile chunk = one_token ? ExpertTile{.expert = job.ids[index], .first = index, .count = 1}
-                                     : find_expert_tile<8>(job.offsets, job.n_expert, index, lane);
-  if (chunk.expert < 0) return;
-  const int64_t strip = blockIdx.x * (kWarps / job.split) + warp / job.split;
-  const bool inside = strip * kStripRows < job.n_out;
-  const uint8_t* weights =
-      job.data[blockIdx.z] + chunk.expert * job.expert_bytes + (inside ? strip : 0) * job.n_units * unit_bytes(kForm);
-  const int begin = inside ? part * job.n_units / job.split : 0;
-  const int end = inside ? (part + 1) * job.n_units / job.split : 0;
-  extern __shared__ __align__(16) uint8_t ring[];
-  Stream<kForm> stream(ring + warp * (ring_bytes(kForm) / kWarps), weights, begin, end, lane);
-  const auto pair_of = [&](int i) {
-    const int at = chunk.first + min(i, chunk.count - 1);
-    return one_token ? at : job.order[at];
+  const auto finish = [&](int strip, const float (&sums)[kTiles][4], const float (&base)[kTiles][4]) {
+    const int s = strip - first_strip;
+    if (job.halved) {
+      put<kTiles>(*of_block(&others[rank * kMostHalvedStrips / 2 + s / 2], s % 2), sums, lane);
+    } else {
+      store<kTiles>(job, strip, sums, base, lane);
+    }
   };
-  const Lane<1> rows(lane, [&](int i) { return pair_of(i) / job.per_input; });
-  float sums[1][4] = {};
-  stream.run(job.acts, rows, lane, sums);
-  add_parts<1>(job.split, lane, warp, sums);
-  if (part != 0 || !inside) return;
-  store<1>(
-      sums, lane, strip * kStripRows, job.n_out, [&](int i) -> int64_t { return i < chunk.count ? pair_of(i) : -1; },
-      job.y[blockIdx.z], nullptr);
+  // The sums of a strip that an earlier warp began.
+  const auto hand_over = [&](int strip, const float (&sums)[kTiles][4]) {
+    const bool to_other = rank > 0 && !job.halved && (strip - first_strip) * columns.n < units_before(kWarps);
+    put<kTiles>(to_other ? *of_block(&others[warp], 0) : pieces[warp], sums, lane);
+  };
+  float sums[kTiles][4] = {}, base[kTiles][4];
+  Walk<kForm> walk(job, columns, first_strip, begin, end);
+  bool whole = walk.unit == 0;  // the warp has the strip's first unit
+  while (walk.left > 0) {
+    const int count = walk.count(job.ring.chunk);
+    uint32_t from = ring.wait();
+    uint32_t codes = all_codes + walk.unit * 2 * code_pair, records = all_records + walk.unit * 4 * record_block;
+    for (int i = 0; i < count; ++i) {
+      Unit<kForm> weights;
+      weights.load_shared(from, lane);
+      multiply_unit<kForm, kTiles>(
+          weights, [&](int t, int pair) { return read_shared_16(codes + pair * code_pair + code_at[t]); },
+          [&](int t, int block) { return TwoRecords<kForm>(records + block * record_block + record_at[t]); }, sums);
+      from += unit_bytes(kForm);
+      codes += 2 * code_pair;
+      records += 4 * record_block;
+    }
+    const int more = ahead.count(job.ring.chunk);
+    ring.release(ahead.at, more, lane);
+    if (more > 0) ahead.next(job, more);
+    const int strip = walk.strip;
+    walk.next(job, count);
+    if (walk.unit > 0) continue;
+    if (whole) {
+      load_base<kTiles>(job, strip, base, lane);
+      finish(strip, sums, base);
+    } else {
+      hand_over(strip, sums);
+    }
+    clear<kTiles>(sums);
+    whole = true;
+  }
+  const bool divided = begin < end && walk.unit > 0;  // the last strip goes on in the next warp
+  if (divided && !whole) hand_over(walk.strip, sums);
+  if (divided && whole) load_base<kTiles>(job, walk.strip, base, lane);
+  if (job.halved) {
+    __syncthreads();
+  } else {
+    barrier.arrive();
+    barrier.wait();
+  }
+  if (divided && whole) {
+    const int strip_end = (walk.strip + 1 - first_strip) * columns.n;
+    for (int w = me + 1, before = end; w < n_warp && before < strip_end; ++w) {
+      const int after = units_before(w + 1);
+      if (after > before) add<kTiles>(w / kWarps == me / kWarps ? pieces[w % kWarps] : others[w % kWarps], sums, lane);
+      before = after;
+    }
+    finish(walk.strip, sums, base);
+  }
+  if (!job.halved) return;
+  barrier.arrive();
+  barrier.wait();
+  for (int s = rank + 2 * warp; s < n_strip; s += 2 * kWarps) {
+    load_base<kTiles>(job, first_strip + s, base, lane);
+    clear<kTiles>(sums);
+    add<kTiles>(others[s / 2], sums, lane);
+    add<kTiles>(others[kMostHalvedStrips / 2 + s / 2], sums, lane);
+    store<kTiles>(job, first_strip + s, sums, base, lane);
+  }
 }
 
-/// Parts of a strip: as many as fit the chip at once, at least 4 units each. Depends on the weights alone, so that sums
-/// are added in the same order for every row count.
-int split_of(int64_t strips, int64_t units, int n_sm) {
-  int split = 1;
-  while (split < kWarps && strips * split * 2 <= int64_t{kWarps} * resident(1) * n_sm && split * 8 <= units) split *= 2;
-  return split;
+/// How the columns are cut into launches of `n_unit` units, and the rings that are left room for.
+struct Cut {
+  int n_unit, shared_bytes;
+  RingShape ring;
+};
+template <WeightForm kForm, int kTiles>
+Cut cut_of(const Job& job, const ChipFacts& chip) {
+  for (int n_launch = 1;; ++n_launch) {
+    const int units = (job.units_of_strip + n_launch - 1) / n_launch;
+    const int fixed =
+        SharedSizes<kForm, kTiles>::fixed(job.halved ? (units + 1) / 2 : units, job.n_row, job.team);
+    const RingShape ring = ring_for(kForm, (chip.shared_bytes - fixed) / kWarps, chip.major >= 9);
+    if (ring.depth > 0) return {units, fixed + kWarps * ring_bytes(kForm, ring), ring};
+    check(units > 1 ? cudaSuccess : cudaErrorInvalidConfiguration, "cutting a product");
+  }
 }
 
-Acts acts_of(const DeviceActs& acts) {
-  return {reinterpret_cast<const uint8_t*>(acts.codes), acts.scales, acts.starts, acts.half_sums,
-          static_cast<int>(padded_rows(acts.n_row))};
-}
-
-/// With as much shared memory on an SM as its resident blocks take, the rest is left to L1.
-template <class... Parameters, class... Arguments>
-void launch_with_ring(WeightForm form, int tiles, void (*kernel)(Parameters...), dim3 grid, gpuStream_t stream,
-                      const Arguments&... arguments) {
-  constexpr int kMost = 228 * 1024, kSystem = 1024;
-  const int block = ring_bytes(form) + kWarps * kWarp * 16 * tiles + kSystem;
-  const int percent = std::min(100, (resident(tiles) * block * 100 + kMost - 1) / kMost);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ring_bytes(form)),
-        "preparing a product");
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent), "preparing a product");
-  launch(kernel, grid, dim3(kWarps * kWarp), static_cast<size_t>(ring_bytes(form)), stream, arguments...);
-}
-
-template <WeightForm kForm>
-void launch_few(const Job& job, int64_t blocks, gpuStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(blocks));
-  if (job.n_row <= 8) return launch_with_ring(kForm, 1, multiply_few<kForm, 1>, grid, stream, job);
-  if (job.n_row <= 16) return launch_with_ring(kForm, 2, multiply_few<kForm, 2>, grid, stream, job);
-  launch_with_ring(kForm, 4, multiply_few<kForm, 4>, grid, stream, job);
+template <WeightForm kForm, int kTiles>
+void launch_few(Job job, const ChipFacts& chip, gpuStream_t stream) {
+  job.team = chip.major >= 9 ? 2 : 1;
+  const int n_team = chip.n_sm / job.team;
+  job.halved = job.team == 2 && job.units_of_strip > kManyUnits && job.n_strip <= n_team * kMostHalvedStrips;
+  const Cut cut = cut_of<kForm, kTiles>(job, chip);
+  job.ring = cut.ring;
+  for (; job.first_unit < job.units_of_strip; job.first_unit += job.n_unit) {
+    job.n_unit = std::min(cut.n_unit, job.units_of_strip - job.first_unit);
+    if (job.n_unit == 1) job.halved = false;
+    launch_team(multiply_few<kForm, kTiles>, n_team * job.team, kThreads, cut.shared_bytes, job.team, stream, job);
+    for (OneProduct& product : job.products) product.add = product.y;  // of the launches before
+  }
 }
 
 }  // namespace
 
-int count_sms() {
-  int device = 0, n = 0;
-  check(cudaGetDevice(&device), "reading device properties");
-  check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "reading device properties");
-  return n;
-}
+int count_sms() { return chip_facts().n_sm; }
 
 void matmul_integer(std::span<const Product> products, const DeviceActs& acts, gpuStream_t stream) {
-  const int n_sm = count_sms();
+  const ChipFacts chip = chip_facts();
   for (size_t begin = 0; begin < products.size();) {
     // A launch takes products of one form, in the order given.
     const WeightForm form = products[begin].weight->form;
+    Job job{};
     size_t end = begin;
-    int64_t strips = 0;
     while (end < products.size() && end - begin < kMaxProducts && products[end].weight->form == form) {
-      strips += n_strip(products[end++].weight->n_out);
+      const Product& p = products[end];
+      job.products[end++ - begin] = {p.weight->data, p.y, p.add, static_cast<int32_t>(p.weight->n_out), job.n_strip};
+      job.n_strip += static_cast<int>(n_strip(p.weight->n_out));
     }
-    Job job{.products = {},
-            .n_product = static_cast<int>(end - begin),
-            .n_row = static_cast<int>(acts.n_row),
-            .n_units = static_cast<int>(n_unit(acts.n_in)),
-            .split = split_of(strips, n_unit(acts.n_in), n_sm),
-            .acts = acts_of(acts)};
-    int64_t blocks = 0;
-    const int per_block = kWarps / job.split;
-    for (size_t i = begin; i < end; ++i) {
-      const Product& p = products[i];
-      job.products[i - begin] = {p.weight->data, p.y, p.add, static_cast<int32_t>(p.weight->n_out),
-                                 static_cast<int32_t>(blocks)};
-      blocks += (n_strip(p.weight->n_out) + per_block - 1) / per_block;
-    }
-    with_form(form, [&]<WeightForm kForm>() { launch_few<kForm>(job, blocks, stream); });
-    begin = end;
-  }
-}
-
-void matmul_experts_integer(std::span<const ExpertProduct> products, const DeviceActs& acts, bool shared_input,
-                            const ExpertGroups& groups, gpuStream_t stream) {
-  const auto same_shape = [](const DeviceWeight& a, const DeviceWeight& b) {
-    return a.form == b.form && a.n_out == b.n_out;
-  };
-  for (size_t begin = 0; begin < products.size();) {
-    const DeviceWeight& weight = *products[begin].weight;
-    const int64_t strips = n_strip(weight.n_out), units = n_unit(weight.n_in);
-    ExpertJob job{};
-    unsigned n = 0;
-    while (n < kMaxExpertProducts && begin < products.size() && same_shape(weight, *products[begin].weight)) {
-      job.data[n] = products[begin].weight->data;
-      job.y[n++] = products[begin++].y;
-    }
-    job.expert_bytes = weight.expert_bytes;
-    job.n_out = static_cast<int>(weight.n_out);
-    job.n_units = static_cast<int>(units);
-    job.split = split_of(strips * groups.n_used, units, count_sms());
-    job.n_expert = static_cast<int>(groups.n_expert);
-    job.n_pair = static_cast<int>(groups.n_row);
-    job.n_used = static_cast<int>(groups.n_used);
-    job.per_input = static_cast<int>(shared_input ? groups.n_used : 1);
-    job.ids = groups.ids;
-    job.offsets = groups.offsets;
-    job.order = groups.order;
+    job.n_product = static_cast<int>(end - begin);
+    job.n_row = static_cast<int>(acts.n_row);
+    job.units_of_strip = static_cast<int>(n_unit(acts.n_in));
     job.acts = acts_of(acts);
-    const int64_t per_block = kWarps / job.split, chunks = std::min(groups.n_row, groups.n_row / 8 + groups.n_expert);
-    const dim3 grid(static_cast<unsigned>((strips + per_block - 1) / per_block), static_cast<unsigned>(chunks), n);
-    with_form(weight.form,
-              [&]<WeightForm kForm>() { launch_with_ring(kForm, 1, multiply_few_experts<kForm>, grid, stream, job); });
+    with_form(form, [&]<WeightForm kForm>() {
+      if (job.n_row <= 8) return launch_few<kForm, 1>(job, chip, stream);
+      if (job.n_row <= 16) return launch_few<kForm, 2>(job, chip, stream);
+      launch_few<kForm, 4>(job, chip, stream);
+    });
+    begin = end;
   }
 }
 

@@ -1,8 +1,8 @@
-// Hopper's asynchronous instructions: products of a warpgroup (4 warps) with one operand in shared memory, bulk copies
-// into shared memory, and the barriers that count their bytes. sm_90a only; elsewhere the functions are empty.
+// Hopper's products of a warpgroup (4 warps) with one operand in shared memory. sm_90a only; elsewhere there is nothing
+// here.
 #pragma once
 
-#include <cstdint>
+#include "backend/cuda/bulk.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ONEBIT_SM90A 1
@@ -11,38 +11,6 @@
 namespace onebit::cuda {
 
 #ifdef ONEBIT_SM90A
-
-__device__ inline void init_barrier(uint32_t barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-/// Makes initialised barriers visible to the copy engine.
-__device__ inline void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ inline void arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ inline void arrive_expecting(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-/// Returns when the barrier's phase of this parity is complete.
-__device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra.uni end;\n"
-      "bra.uni again;\n"
-      "end:\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-/// bytes (a multiple of 16) from global to shared memory; counts on the barrier.
-__device__ inline void copy_bulk(uint32_t to, const uint8_t* from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
