@@ -29,8 +29,9 @@ struct EngineOptions {
   bool draft_adaptive = true;  // lengths up to draft_max are chosen for each step; false: always draft_max
   bool lookup = false;         // also draft what followed the same words before
   float draft_p_min = 0;       // 0: a block is kept whole
-  int64_t cache_bytes = 0;   // memory for prefixes that requests may start from; -1: a quarter of what is left, up to 8 GiB
-  int64_t memory_limit = 0;  // bytes; 0: what the device has free
+  int64_t cache_bytes =
+      0;  // memory for prefixes that requests may start from; -1: a quarter of what is left, up to 8 GiB
+  int64_t memory_limit = 0;                 // bytes; 0: what the device has free
   std::function<void(double)> on_progress;  // share of the weights loaded, 0..1
 };
 

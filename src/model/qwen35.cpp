@@ -53,7 +53,8 @@ Value gated_delta_net(Plan& plan, const Block& block, Value a) {
   const DeltaNetParams& net = c.delta_net;
   const int64_t inner = net.n_v_head * net.d_v;
   const int64_t n_channel = 2 * net.n_k_head * net.d_k + inner;
-  const auto [beta, alpha] = beta_alpha(plan, block, a);  // small: first, so that a device can bring the others meanwhile
+  const auto [beta, alpha] =
+      beta_alpha(plan, block, a);  // small: first, so that a device can bring the others meanwhile
   const Value u = linear(plan, a, block.get(keys::kAttnQkv, {n_channel, c.n_embd}));  // [tok, n_channel]
   const Value z = linear(plan, a, block.get(keys::kAttnGate, {inner, c.n_embd}));     // [tok, inner]
   const State& state = block.state(DeltaNetState{n_channel, net.n_tap, net.n_v_head, net.d_k, net.d_v});

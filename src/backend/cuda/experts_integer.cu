@@ -44,7 +44,8 @@ __device__ int count_tiles(const ExpertJob& job, int lane) {
   return warp_sum(tiles);
 }
 
-/// The units of all strips of all tiles, one after another, in chunks. A warp-wide object: tiles are looked up together.
+/// The units of all strips of all tiles, one after another, in chunks. A warp-wide object: tiles are looked up
+/// together.
 template <WeightForm kForm>
 struct ExpertWalk {
   int index, tile_index, product, strip, unit, left;  // left: units to walk
@@ -222,9 +223,8 @@ void matmul_experts_integer(std::span<const ExpertProduct> products, const Devic
     job.offsets = groups.offsets;
     job.order = groups.order;
     job.acts = acts_of(acts);
-    with_form(weight.form, [&]<WeightForm kForm>() {
-      launch_experts<kForm>(job, static_cast<int>(acts.n_row), chip, stream);
-    });
+    with_form(weight.form,
+              [&]<WeightForm kForm>() { launch_experts<kForm>(job, static_cast<int>(acts.n_row), chip, stream); });
   }
 }
 

@@ -80,7 +80,10 @@ struct Walk {
   const uint8_t* at;
 
   __device__ Walk(const Job& job, Columns columns, int first_strip, int begin, int end)
-      : columns(columns), strip(first_strip + begin / columns.n), unit(begin % columns.n), left(end - begin),
+      : columns(columns),
+        strip(first_strip + begin / columns.n),
+        unit(begin % columns.n),
+        left(end - begin),
         at(address(job)) {}
   __device__ const uint8_t* address(const Job& job) const {
     const OneProduct& product = job.product_of(strip);
@@ -216,7 +219,7 @@ __global__ void __launch_bounds__(registers_for(kTiles), 1) multiply_few(const _
   __syncthreads();
   if (job.team > 1) barrier.wait();
 
-  const auto finish = [&](int strip, const float (&sums)[kTiles][4], const float (&base)[kTiles][4]) {
+  const auto finish = [&](int strip, const float(&sums)[kTiles][4], const float(&base)[kTiles][4]) {
     const int s = strip - first_strip;
     if (job.halved) {
       put<kTiles>(*of_block(&others[rank * kMostHalvedStrips / 2 + s / 2], s % 2), sums, lane);
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(registers_for(kTiles), 1) multiply_few(const _
     }
   };
   // The sums of a strip that an earlier warp began.
-  const auto hand_over = [&](int strip, const float (&sums)[kTiles][4]) {
+  const auto hand_over = [&](int strip, const float(&sums)[kTiles][4]) {
     const bool to_other = rank > 0 && !job.halved && (strip - first_strip) * columns.n < units_before(kWarps);
     put<kTiles>(to_other ? *of_block(&others[warp], 0) : pieces[warp], sums, lane);
   };
@@ -300,8 +303,7 @@ template <WeightForm kForm, int kTiles>
 Cut cut_of(const Job& job, const ChipFacts& chip) {
   for (int n_launch = 1;; ++n_launch) {
     const int units = (job.units_of_strip + n_launch - 1) / n_launch;
-    const int fixed =
-        SharedSizes<kForm, kTiles>::fixed(job.halved ? (units + 1) / 2 : units, job.n_row, job.team);
+    const int fixed = SharedSizes<kForm, kTiles>::fixed(job.halved ? (units + 1) / 2 : units, job.n_row, job.team);
     const RingShape ring = ring_for(kForm, (chip.shared_bytes - fixed) / kWarps, chip.major >= 9);
     if (ring.depth > 0) return {units, fixed + kWarps * ring_bytes(kForm, ring), ring};
     check(units > 1 ? cudaSuccess : cudaErrorInvalidConfiguration, "cutting a product");

@@ -113,8 +113,8 @@ __device__ void rotate_block(Four& x, int lane) {
 }
 
 /// The values of columns c..c+3 that are to be quantised; `unit_norm`: a norm over this warp's 128 columns.
-__device__ Four prepared(const QuantizeJob& job, int64_t row, int64_t c, bool inside, bool unit_norm,
-                         const float* rms, bool real) {
+__device__ Four prepared(const QuantizeJob& job, int64_t row, int64_t c, bool inside, bool unit_norm, const float* rms,
+                         bool real) {
   const ActsInput& input = job.input;
   const int64_t at = row * job.n_in + c;
   Four x{};
@@ -405,8 +405,16 @@ DeviceActs tiled_acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64
 void quantize_tiled(const ActsInput& input, bool rotate, const uint8_t* int4_rows, int64_t multiple,
                     const DeviceActs& acts, gpuStream_t stream) {
   if (acts.n_row == 0) return;
-  QuantizeJob job{input, rotate, acts.mix, int4_rows, multiple, acts.n_in, n_unit(acts.n_in), padded_rows(acts.n_row),
-                  acts,        acts.n_row <= kIntegerRows};
+  QuantizeJob job{input,
+                  rotate,
+                  acts.mix,
+                  int4_rows,
+                  multiple,
+                  acts.n_in,
+                  n_unit(acts.n_in),
+                  padded_rows(acts.n_row),
+                  acts,
+                  acts.n_row <= kIntegerRows};
   const bool unit_norm = input.norm && input.group == kUnitColumns;
   const int64_t rms_bytes = input.norm && !unit_norm ? (acts.n_in / input.group * 4 + 15) / 16 * 16 : 0;
   const int64_t shared = rms_bytes + (acts.halves ? job.n_units * (kUnitColumns + 16) : 0);

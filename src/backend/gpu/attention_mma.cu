@@ -382,8 +382,8 @@ template <int kD>
 struct BlockResult {
   float y[kWarps][kQueries][kD + 8];  // warps' shares; padded so that the rows of a store meet no bank twice
   float peaks[kWarps][kQueries], sums[kWarps][kQueries];
-  float peak[kQueries], sum[kQueries];        // of all warps
-  float factors[kWarps][kQueries];            // that shares are multiplied by
+  float peak[kQueries], sum[kQueries];  // of all warps
+  float factors[kWarps][kQueries];      // that shares are multiplied by
 
   __device__ void put(const Result<kD>& result) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, row = lane / 4;

@@ -172,15 +172,16 @@ __device__ void move_on(const DeltaNet& net, const DeviceSequence& s, int head, 
     advance_inputs(net, s, (i / p.d_k * p.n_k_head + key_head) * p.d_k + i % p.d_k);
   }
   if (thread < 2 * per_key) {
-    advance_inputs(net, s, net.memory.shape.n_channel + thread / per_key * p.n_v_head +
-                               value_head_of(p, key_head, thread % per_key));
+    advance_inputs(
+        net, s,
+        net.memory.shape.n_channel + thread / per_key * p.n_v_head + value_head_of(p, key_head, thread % per_key));
   }
 }
 
 /// kTaps > 0: rows are made here (at most two chunks), not by convolve.
 template <class S, int kTaps>
-__device__ void advance_head(const DeltaNet& net, const DeviceSequence& s, int sequence, int head, int part,
-                             int parts, Stage<S>& stage) {
+__device__ void advance_head(const DeltaNet& net, const DeviceSequence& s, int sequence, int head, int part, int parts,
+                             Stage<S>& stage) {
   const DeltaNetParams& p = net.params;
   const int lane = threadIdx.x % S::kLanes, d_k = static_cast<int>(p.d_k), d_v = static_cast<int>(p.d_v);
   const int first_j = part * Stage<S>::kRowsOfBlock;

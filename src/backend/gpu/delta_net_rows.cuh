@@ -1,5 +1,5 @@
-// What the gated delta net's kernels make of a row of inputs before the delta rule: convolution, SiLU, norms of q and k,
-// gates. A warp a head.
+// What the gated delta net's kernels make of a row of inputs before the delta rule: convolution, SiLU, norms of q and
+// k, gates. A warp a head.
 #pragma once
 
 #include "backend/gpu/device.cuh"

@@ -1,4 +1,5 @@
-// The delta rule of the gated delta net on rows of S in registers, and the rows of inputs that it reads, in shared memory.
+// The delta rule of the gated delta net on rows of S in registers, and the rows of inputs that it reads, in shared
+// memory.
 #pragma once
 
 #include "backend/gpu/delta_net_rows.cuh"

@@ -298,7 +298,9 @@ void route(const float* logits, int32_t* ids, float* weights, int64_t n_row, int
   if (n_row == 0) return;
   constexpr int kRows = 4, kMost = 64;
   check(n_expert <= kMost * kWarp ? gpuSuccess : ONEBIT_GPU(ErrorInvalidConfiguration), "choosing among experts");
-  const auto kernel = n_expert <= 4 * kWarp ? route_rows<4> : n_expert <= 16 * kWarp ? route_rows<16> : route_rows<kMost>;
+  const auto kernel = n_expert <= 4 * kWarp    ? route_rows<4>
+                      : n_expert <= 16 * kWarp ? route_rows<16>
+                                               : route_rows<kMost>;
   launch(kernel, dim3(blocks_for(n_row, kRows)), dim3(kRows * kWarp), 0, stream, logits, ids, weights, n_row,
          static_cast<int>(n_expert), params);
 }
