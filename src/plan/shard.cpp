@@ -401,6 +401,7 @@ const State* Shard::part_of(const State& state, decltype(State::kind) kind) {
 std::vector<uint8_t> WeightPart::bytes() const {
   const int64_t n_row = whole->n_expert() * whole->n_out(), row = row_bytes(whole->type, whole->n_in());
   std::vector<uint8_t> made;
+  made.reserve(static_cast<size_t>(n_row * row / (rows ? whole->n_out() : whole->n_in()) * total(ranges) + row));
   const auto take = [&](int64_t at, int64_t n) { made.insert(made.end(), &whole->data[at], &whole->data[at] + n); };
   if (rows) {
     for (int64_t first = 0; first < n_row; first += whole->n_out()) {
