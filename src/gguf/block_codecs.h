@@ -44,11 +44,15 @@ Decode decode_f32, decode_f16, decode_bf16;
 Decode decode_q4_0, decode_q4_1, decode_q5_0, decode_q5_1, decode_q8_0, decode_iq4_nl, decode_mxfp4;
 Decode decode_q2_k, decode_q3_k, decode_q4_k, decode_q5_k, decode_q6_k, decode_iq4_xs;
 Encode encode_f32, encode_f16, encode_bf16;
-Encode encode_q4_0, encode_q4_1, encode_q8_0;
+Encode encode_q4_0, encode_q4_1, encode_q5_0, encode_q5_1, encode_q8_0;
 Encode encode_q4_k, encode_q5_k, encode_q6_k;
 
 /// With weights [n] of the squared errors; null: all alike.
 using EncodeSearch = void(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks);
-EncodeSearch encode_q4_0_search, encode_q4_k_search, encode_q5_k_search, encode_q6_k_search;
+EncodeSearch encode_q4_0_search, encode_q4_1_search, encode_q5_0_search, encode_q5_1_search;
+EncodeSearch encode_q4_k_search, encode_q5_k_search, encode_q6_k_search;
+/// The same bytes, many blocks at once.
+EncodeSearch encode_q4_0_lanes, encode_q4_1_lanes, encode_q5_0_lanes, encode_q5_1_lanes;
+EncodeSearch encode_q4_k_lanes, encode_q5_k_lanes, encode_q6_k_lanes;
 
 }  // namespace onebit::codec

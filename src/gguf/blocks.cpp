@@ -58,6 +58,10 @@ codec::Encode* find_encoder(BlockType type) {
       return codec::encode_q4_0;
     case BlockType::q4_1:
       return codec::encode_q4_1;
+    case BlockType::q5_0:
+      return codec::encode_q5_0;
+    case BlockType::q5_1:
+      return codec::encode_q5_1;
     case BlockType::q8_0:
       return codec::encode_q8_0;
     case BlockType::q4_k:
@@ -92,10 +96,13 @@ void encode_row(BlockType type, const float* src, uint8_t* dst, int64_t n) {
 }
 
 void encode_row_search(BlockType type, const float* src, uint8_t* dst, int64_t n, const float* weights) {
-  codec::EncodeSearch* search = type == BlockType::q4_0   ? codec::encode_q4_0_search
-                                : type == BlockType::q4_k ? codec::encode_q4_k_search
-                                : type == BlockType::q5_k ? codec::encode_q5_k_search
-                                : type == BlockType::q6_k ? codec::encode_q6_k_search
+  codec::EncodeSearch* search = type == BlockType::q4_0   ? codec::encode_q4_0_lanes
+                                : type == BlockType::q4_1 ? codec::encode_q4_1_lanes
+                                : type == BlockType::q5_0 ? codec::encode_q5_0_lanes
+                                : type == BlockType::q5_1 ? codec::encode_q5_1_lanes
+                                : type == BlockType::q4_k ? codec::encode_q4_k_lanes
+                                : type == BlockType::q5_k ? codec::encode_q5_k_lanes
+                                : type == BlockType::q6_k ? codec::encode_q6_k_lanes
                                                           : nullptr;
   if (search) return search(src, weights, dst, count_blocks(type, n));
   encode_row(type, src, dst, n);

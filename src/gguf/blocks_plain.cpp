@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "gguf/block_codecs.h"
+#include "gguf/packing.h"
 
 namespace onebit::codec {
 namespace {
@@ -44,8 +45,35 @@ float signed_extreme(const float* x) {
   return extreme;
 }
 
-void pack_nibbles(const int* codes, uint8_t* dst) {
-  for (int j = 0; j < 16; ++j) dst[j] = static_cast<uint8_t>(codes[j] | codes[j + 16] << 4);
+/// Codes 0 .. 2 half - 1 of y = (q - half) d with the extreme at 0, and d.
+float plain_symmetric(const float* x, int half, int* codes) {
+  const float d = signed_extreme(x) / static_cast<float>(-half);
+  const float inverse = d != 0 ? 1.0f / d : 0.0f;
+  const float shift = static_cast<float>(half) + 0.5f;
+  for (int j = 0; j < 32; ++j) codes[j] = clamp_to_int(x[j] * inverse + shift, 0, 2 * half - 1);
+  return d;
+}
+
+struct ScaleMinimum {
+  float d, m;
+};
+
+/// Codes 0..high of y = q d + m that span the block.
+ScaleMinimum plain_affine(const float* x, int high, int* codes) {
+  float low = x[0], top = x[0];
+  for (int j = 1; j < 32; ++j) {
+    low = std::fmin(low, x[j]);
+    top = std::fmax(top, x[j]);
+  }
+  const float d = (top - low) / static_cast<float>(high);
+  const float inverse = d != 0 ? 1.0f / d : 0.0f;
+  for (int j = 0; j < 32; ++j) codes[j] = clamp_to_int((x[j] - low) * inverse + 0.5f, 0, high);
+  return {d, low};
+}
+
+void store_scale_min(uint8_t* dst, const ScaleMinimum& values) {
+  store_half(dst, values.d);
+  store_half(dst + 2, values.m);
 }
 
 }  // namespace
@@ -55,8 +83,16 @@ void pack_nibbles(const int* codes, uint8_t* dst) {
 void decode_f32(const uint8_t* src, float* dst, int64_t n) { std::memcpy(dst, src, static_cast<size_t>(n) * 4); }
 void encode_f32(const float* src, uint8_t* dst, int64_t n) { std::memcpy(dst, src, static_cast<size_t>(n) * 4); }
 
+/// As f16_to_f32, without branches so that the loop becomes vectors: the exponents are moved by a multiplication, which
+/// also makes subnormals right.
 void decode_f16(const uint8_t* src, float* dst, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) dst[i] = load_half(src + 2 * i);
+  for (int64_t i = 0; i < n; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, src + 2 * i, sizeof bits);
+    const uint32_t magnitude = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
+    const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+    dst[i] = std::bit_cast<float>((magnitude < 0x0f800000u ? finite : magnitude | 0x7f800000u) | sign);
+  }
 }
 
 void encode_f16(const float* src, uint8_t* dst, int64_t n) {
@@ -92,11 +128,8 @@ void decode_q4_0(const uint8_t* src, float* dst, int64_t n_blocks) {
 
 void encode_q4_0(const float* src, uint8_t* dst, int64_t n_blocks) {
   for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 18) {
-    const float d = signed_extreme(src) / -8;
-    const float inverse = d != 0 ? 1.0f / d : 0.0f;
     int codes[32];
-    for (int j = 0; j < 32; ++j) codes[j] = clamp_to_int(src[j] * inverse + 8.5f, 0, 15);
-    store_half(dst, d);
+    store_half(dst, plain_symmetric(src, 8, codes));
     pack_nibbles(codes, dst + 2);
   }
 }
@@ -115,23 +148,13 @@ void decode_q4_1(const uint8_t* src, float* dst, int64_t n_blocks) {
 
 void encode_q4_1(const float* src, uint8_t* dst, int64_t n_blocks) {
   for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 20) {
-    float low = src[0], high = src[0];
-    for (int j = 1; j < 32; ++j) {
-      low = std::fmin(low, src[j]);
-      high = std::fmax(high, src[j]);
-    }
-    const float d = (high - low) / 15;
-    const float inverse = d != 0 ? 1.0f / d : 0.0f;
     int codes[32];
-    for (int j = 0; j < 32; ++j) codes[j] = clamp_to_int((src[j] - low) * inverse + 0.5f, 0, 15);
-    store_half(dst, d);
-    store_half(dst + 2, low);
+    store_scale_min(dst, plain_affine(src, 15, codes));
     pack_nibbles(codes, dst + 4);
   }
 }
 
-// --- Q5_0, Q5_1: as the above with a fifth bit per element in a u32
-// ---------------------------------------------------
+// --- Q5_0, Q5_1: as the above with a fifth bit per element in a u32 --------------------------------------------------
 
 void decode_q5_0(const uint8_t* src, float* dst, int64_t n_blocks) {
   for (int64_t b = 0; b < n_blocks; ++b, src += 22, dst += 32) {
@@ -159,6 +182,22 @@ void decode_q5_1(const uint8_t* src, float* dst, int64_t n_blocks) {
   }
 }
 
+void encode_q5_0(const float* src, uint8_t* dst, int64_t n_blocks) {
+  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 22) {
+    int codes[32];
+    store_half(dst, plain_symmetric(src, 16, codes));
+    pack_five_bits(codes, dst + 2);
+  }
+}
+
+void encode_q5_1(const float* src, uint8_t* dst, int64_t n_blocks) {
+  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 24) {
+    int codes[32];
+    store_scale_min(dst, plain_affine(src, 31, codes));
+    pack_five_bits(codes, dst + 4);
+  }
+}
+
 // --- Q8_0: f16 d, 32 int8; y = q d -----------------------------------------------------------------------------------
 
 void decode_q8_0(const uint8_t* src, float* dst, int64_t n_blocks) {
@@ -168,14 +207,32 @@ void decode_q8_0(const uint8_t* src, float* dst, int64_t n_blocks) {
   }
 }
 
+/// Largest magnitude of 32 elements; eight at a time, so that it becomes vectors.
+static float largest_of(const float* x) {
+  float lane[8] = {};
+  for (int j = 0; j < 32; j += 8) {
+    for (int l = 0; l < 8; ++l) lane[l] = std::fabs(x[j + l]) > lane[l] ? std::fabs(x[j + l]) : lane[l];
+  }
+  float largest = 0;
+  for (const float value : lane) largest = value > largest ? value : largest;
+  return largest;
+}
+
 void encode_q8_0(const float* src, uint8_t* dst, int64_t n_blocks) {
   for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 34) {
-    const float d = std::fabs(signed_extreme(src)) / 127;
+    const float d = largest_of(src) / 127;
     const float inverse = d != 0 ? 1.0f / d : 0.0f;
     store_half(dst, d);
-    for (int j = 0; j < 32; ++j) {
-      dst[2 + j] = static_cast<uint8_t>(static_cast<int8_t>(round_to_int(src[j] * inverse, -128, 127)));
+    int8_t codes[32];
+    for (int j = 0; j < 32; ++j) {  // round_to_int without branches
+      float value = src[j] * inverse;
+      value = value > -128 ? value : -128.0f;
+      value = value < 127 ? value : 127.0f;
+      const int whole = static_cast<int>(value);
+      const float rest = value - static_cast<float>(whole);
+      codes[j] = static_cast<int8_t>(whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0));
     }
+    std::memcpy(dst + 2, codes, sizeof codes);
   }
 }
 

@@ -1,4 +1,5 @@
-// Encoders that look for the scale of least squared error: Q4_0 (search), Q4_K, Q5_K, Q6_K.
+// Encoders that look for the scale of least squared error: Q4_0, Q4_1, Q5_0 and Q5_1 (search), Q4_K, Q5_K, Q6_K. One block at a time:
+// the definition of what blocks_search_lanes.cpp does for many at once.
 // All work the same way: try a few step sizes around the one that spans the block, round, refit the scale by least
 // squares, keep the best; scales that are themselves quantised are then adjusted by comparing their neighbours.
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <cmath>
 
 #include "gguf/block_codecs.h"
+#include "gguf/packing.h"
 #include "gguf/k_scales.h"
 
 namespace onebit::codec {
@@ -89,15 +91,18 @@ float fit_symmetric(const float* x, const float* w, int n, float low, float high
 }
 
 struct ScaleOffset {
-  float scale = 0, offset = 0;  // both >= 0
+  float scale = 0, offset = 0;
 };
 
-/// The pair of y = scale q - offset, q in [0, high], with the least squared error among a few step sizes. n = 32.
-ScaleOffset fit_affine(const float* x, const float* w, float high) {
+/// The pair of y = scale q - offset, q in [0, high], scale >= 0, with the least squared error among a few step sizes.
+/// n = 32. `any_offset`: else it is >= 0, and zero is among the values.
+ScaleOffset fit_affine(const float* x, const float* w, float high, bool any_offset) {
   constexpr int kN = 32;
-  const float lowest = std::min(*std::min_element(x, x + kN), 0.0f);
-  const float range = std::max(*std::max_element(x, x + kN), 0.0f) - lowest;
-  if (!(range > 0)) return {};
+  float lowest = *std::min_element(x, x + kN), highest = *std::max_element(x, x + kN);
+  if (!any_offset) lowest = std::min(lowest, 0.0f);
+  if (!any_offset) highest = std::max(highest, 0.0f);
+  const float range = highest - lowest;
+  if (!(range > 0)) return {0, -lowest};
   ScaleOffset best{range / high, -lowest};
   float codes[kN];
   float best_error = code_with(x, w, kN, best.scale, best.offset, 0, high, codes);
@@ -112,7 +117,7 @@ ScaleOffset fit_affine(const float* x, const float* w, float high) {
     const float determinant = sw * sqq - sq * sq;
     if (!(determinant > 0)) continue;
     ScaleOffset fit{(sw * sxq - sx * sq) / determinant, (sq * sxq - sx * sqq) / determinant};
-    if (fit.offset < 0) fit = {sxq / sqq, 0};
+    if (fit.offset < 0 && !any_offset) fit = {sxq / sqq, 0};
     if (!(fit.scale > 0)) continue;
     const float error = code_with(x, w, kN, fit.scale, fit.offset, 0, high, codes);
     if (error < best_error) {
@@ -134,7 +139,7 @@ void encode_affine(const float* x, const float* w, float high, AffineSuperBlock&
   ScaleOffset fits[8];
   float largest_scale = 0, largest_offset = 0;
   for (int s = 0; s < 8; ++s) {
-    fits[s] = fit_affine(x + 32 * s, w + 32 * s, high);
+    fits[s] = fit_affine(x + 32 * s, w + 32 * s, high, false);
     largest_scale = std::max(largest_scale, fits[s].scale);
     largest_offset = std::max(largest_offset, fits[s].offset);
   }
@@ -157,23 +162,87 @@ void encode_affine(const float* x, const float* w, float high, AffineSuperBlock&
   }
 }
 
+/// Error of a block as its plain codes stand in `bytes`.
+float error_of(const uint8_t* bytes, Decode* decode, const float* x, const float* w) {
+  float plain[32];
+  decode(bytes, plain, 1);
+  return sum_lanes(32, [&](int i) { return w[i] * ((x[i] - plain[i]) * (x[i] - plain[i])); });
+}
+
+void to_codes(const float* codes, int shift, int* out) {
+  for (int j = 0; j < 32; ++j) out[j] = static_cast<int>(codes[j]) + shift;
+}
+
+/// y = d q, q in [-half, half). Whether `codes` [32] and d are better.
+bool better_symmetric(const float* x, const float* w, int half, float plain_error, float& d, int* codes) {
+  const auto low = static_cast<float>(-half), high = static_cast<float>(half - 1);
+  float found[32];
+  d = round_to_half(fit_symmetric(x, w, 32, low, high));
+  if (!(code_with(x, w, 32, d, 0, low, high, found) < plain_error)) return false;
+  to_codes(found, half, codes);
+  return true;
+}
+
+/// y = d q + m, q in [0, high].
+bool better_affine(const float* x, const float* w, int high, float plain_error, float& d, float& m, int* codes) {
+  const ScaleOffset fit = fit_affine(x, w, static_cast<float>(high), true);
+  float found[32];
+  d = round_to_half(fit.scale);
+  m = round_to_half(-fit.offset);
+  if (!(code_with(x, w, 32, d, -m, 0, static_cast<float>(high), found) < plain_error)) return false;
+  to_codes(found, 0, codes);
+  return true;
+}
+
 }  // namespace
 
 void encode_q4_0_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
   const Weights all(weights, 32);
   for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 18) {
-    const float* w = all.at(b);
     encode_q4_0(src, dst, 1);
-    float plain[32];
-    decode_q4_0(dst, plain, 1);
-    const float plain_error = sum_lanes(32, [&](int i) { return w[i] * ((src[i] - plain[i]) * (src[i] - plain[i])); });
-    float codes[32];
-    const float d = round_to_half(fit_symmetric(src, w, 32, -8, 7));
-    if (!(code_with(src, w, 32, d, 0, -8, 7, codes) < plain_error)) continue;
+    float d;
+    int codes[32];
+    if (!better_symmetric(src, all.at(b), 8, error_of(dst, decode_q4_0, src, all.at(b)), d, codes)) continue;
     store_half(dst, d);
-    for (int j = 0; j < 16; ++j) {
-      dst[2 + j] = static_cast<uint8_t>((static_cast<int>(codes[j]) + 8) | (static_cast<int>(codes[j + 16]) + 8) << 4);
-    }
+    pack_nibbles(codes, dst + 2);
+  }
+}
+
+void encode_q5_0_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
+  const Weights all(weights, 32);
+  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 22) {
+    encode_q5_0(src, dst, 1);
+    float d;
+    int codes[32];
+    if (!better_symmetric(src, all.at(b), 16, error_of(dst, decode_q5_0, src, all.at(b)), d, codes)) continue;
+    store_half(dst, d);
+    pack_five_bits(codes, dst + 2);
+  }
+}
+
+void encode_q4_1_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
+  const Weights all(weights, 32);
+  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 20) {
+    encode_q4_1(src, dst, 1);
+    float d, m;
+    int codes[32];
+    if (!better_affine(src, all.at(b), 15, error_of(dst, decode_q4_1, src, all.at(b)), d, m, codes)) continue;
+    store_half(dst, d);
+    store_half(dst + 2, m);
+    pack_nibbles(codes, dst + 4);
+  }
+}
+
+void encode_q5_1_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
+  const Weights all(weights, 32);
+  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 24) {
+    encode_q5_1(src, dst, 1);
+    float d, m;
+    int codes[32];
+    if (!better_affine(src, all.at(b), 31, error_of(dst, decode_q5_1, src, all.at(b)), d, m, codes)) continue;
+    store_half(dst, d);
+    store_half(dst + 2, m);
+    pack_five_bits(codes, dst + 4);
   }
 }
 
@@ -185,10 +254,7 @@ void encode_q4_k_search(const float* src, const float* weights, uint8_t* dst, in
     store_half(dst, block.d);
     store_half(dst + 2, block.dmin);
     pack_scale_mins(block.scales, dst + 4);
-    for (int i = 0; i < 128; ++i) {
-      const float* pair = block.codes + i / 32 * 64 + i % 32;
-      dst[16 + i] = static_cast<uint8_t>(static_cast<int>(pair[0]) | static_cast<int>(pair[32]) << 4);
-    }
+    pack_q4_k(block.codes, dst + 16);
   }
 }
 
@@ -200,12 +266,7 @@ void encode_q5_k_search(const float* src, const float* weights, uint8_t* dst, in
     store_half(dst, block.d);
     store_half(dst + 2, block.dmin);
     pack_scale_mins(block.scales, dst + 4);
-    std::fill(dst + 16, dst + 176, uint8_t{0});
-    for (int i = 0; i < 256; ++i) {
-      const int s = i / 32, q = static_cast<int>(block.codes[i]);
-      dst[16 + i % 32] |= static_cast<uint8_t>((q >> 4) << s);
-      dst[48 + s / 2 * 32 + i % 32] |= static_cast<uint8_t>((q & 15) << 4 * (s & 1));
-    }
+    pack_q5_k(block.codes, dst + 16, dst + 48);
   }
 }
 
@@ -230,12 +291,7 @@ void encode_q6_k_search(const float* src, const float* weights, uint8_t* dst, in
       }
     }
     store_half(dst + 208, d);
-    std::fill(dst, dst + 192, uint8_t{0});
-    for (int i = 0; i < 256; ++i) {
-      const int half = i / 128, quarter = i % 128 / 32, l = i % 32, q = static_cast<int>(codes[i]) + 32;
-      dst[64 * half + 32 * (quarter & 1) + l] |= static_cast<uint8_t>((q & 15) << 4 * (quarter / 2));
-      dst[128 + 32 * half + l] |= static_cast<uint8_t>((q >> 4) << 2 * quarter);
-    }
+    pack_q6_k(codes, dst, dst + 128);
   }
 }
 

@@ -1,0 +1,35 @@
+// The searches of blocks_search.cpp for 16 blocks at once, one in each lane of a vector. Sums run in the order of the
+// plain twin, so that results are the same to the bit. Arrays hold element j of all blocks at [j]; `w` weights the
+// squared errors and may be null.
+#pragma once
+
+#include <cstdint>
+
+namespace onebit::lanes {
+
+inline constexpr int kLanes = 16;
+
+typedef float Lanes __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+
+/// The plain rule of a format: codes are (x - low) / step + rounding, truncated to 0..high; y = (q - shift) d + m.
+struct PlainRule {
+  Lanes low, step;
+  float rounding, high, shift;
+};
+
+/// Codes [32] of the plain rule and their squared error.
+void code_plainly(const Lanes* x, const Lanes* w, const PlainRule& rule, const Lanes& d, const Lanes& m, Lanes* codes,
+                  Lanes& error);
+
+/// Codes [n] of y = scale q - offset, the nearest in [low, high], and their squared error. n: a multiple of 8.
+void code_with(const Lanes* x, const Lanes* w, int n, const Lanes& scale, const Lanes& offset, float low, float high,
+               Lanes* codes, Lanes& error);
+
+/// The scale of y = scale q, q in [low, high], with the least squared error among a few step sizes.
+void fit_symmetric(const Lanes* x, const Lanes* w, int n, float low, float high, Lanes& scale);
+
+/// Of 32 elements: the pair of y = scale q - offset, q in [0, high]. `any_offset`: else it is >= 0.
+void fit_affine(const Lanes* x, const Lanes* w, float high, bool any_offset, Lanes& scale, Lanes& offset);
+
+}  // namespace onebit::lanes
