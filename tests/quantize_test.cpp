@@ -147,10 +147,51 @@ TEST(Mixture, OtherTypesAndTiedEmbeddings) {
   EXPECT_EQ(choose_type({q8_0, false, true}, embedding, "").type, q8_0);
   EXPECT_EQ(choose_type({bf16, false, true}, embedding, "").type, bf16);
   EXPECT_EQ(choose_type({q4_k, false, false}, embedding, "").type, q4_k);
-  EXPECT_EQ(choose_type({q4_k, false, false}, narrow, "").type, q8_0);
+  EXPECT_EQ(choose_type({q4_k, false, false}, narrow, "").type, q5_0);
+  EXPECT_EQ(choose_type({q5_k, false, false}, narrow, "").type, q5_1);
+  EXPECT_EQ(choose_type({q6_k, false, false}, narrow, "").type, q8_0);
   EXPECT_EQ(choose_type({f16, false, false}, narrow, "").type, f16);
   const TensorInfo ids{"d2t", i64, {64}, {}};
   EXPECT_EQ(choose_type({q4_0, false, false}, ids, "").type, i64);
+}
+
+/// Blocks in which `role` takes `type`.
+std::vector<int64_t> blocks_with(const Mixture& mixture, const std::vector<int64_t>& blocks, const char* role,
+                                 BlockType type) {
+  std::vector<int64_t> found;
+  for (const int64_t block : blocks) {
+    const TensorInfo tensor{"blk." + std::to_string(block) + "." + role, bf16, {64, 256}, {}};
+    if (choose_type(mixture, tensor, "").type == type) found.push_back(block);
+  }
+  return found;
+}
+
+/// The choices of llama-quantize 0.7.0 for a hybrid of 17 blocks (attn_v in 3, 7, 11, 15, 16) and a model of 30.
+TEST(Mixture, FinerMatricesOfKFiles) {
+  using Blocks = std::vector<int64_t>;
+  const Blocks recurrent = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14}, full = {3, 7, 11, 15, 16};
+  Blocks all;
+  for (int64_t i = 0; i < 30; ++i) all.push_back(i);
+  const Blocks hybrid(all.begin(), all.begin() + 17);
+  const Blocks more = {0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 26, 27, 28, 29};
+  for (const BlockType type : {q4_k, q5_k}) {
+    Mixture medium{type, false, false, {}, Finer::medium, 17, hybrid};
+    EXPECT_EQ(blocks_with(medium, recurrent, "attn_qkv.weight", q6_k), (Blocks{0, 1, 4, 10, 13, 14}));
+    EXPECT_EQ(blocks_with(medium, full, "attn_v.weight", q6_k), (Blocks{7, 15, 16}));
+    EXPECT_EQ(blocks_with(medium, hybrid, "ffn_down.weight", q6_k), (Blocks{0, 1, 4, 7, 10, 13, 14, 15, 16}));
+    EXPECT_EQ(blocks_with(medium, hybrid, "ffn_up.weight", type), hybrid);
+    EXPECT_EQ(blocks_with(medium, full, "attn_k.weight", type), full);
+    medium.n_block = 30;
+    medium.value_blocks = all;
+    EXPECT_EQ(blocks_with(medium, all, "attn_v.weight", q6_k), more);
+    EXPECT_EQ(blocks_with(medium, all, "ffn_down_exps.weight", q6_k), more);
+  }
+  const Mixture small{q4_k, false, false, {}, Finer::small, 17, hybrid};
+  const Mixture fifth{q5_k, false, false, {}, Finer::small, 17, hybrid};
+  EXPECT_EQ(blocks_with(small, recurrent, "attn_qkv.weight", q5_k), (Blocks{0, 1, 2}));
+  EXPECT_EQ(blocks_with(small, full, "attn_v.weight", q5_k), (Blocks{3}));
+  EXPECT_EQ(blocks_with(small, hybrid, "ffn_down.weight", q5_k), (Blocks{0, 1}));
+  EXPECT_EQ(blocks_with(fifth, hybrid, "ffn_down.weight", q5_k), hybrid);
 }
 
 // --- files ----------------------------------------------------------------------------------------------------------
@@ -183,7 +224,7 @@ TEST_F(Quantize, PlainTensorsAreTheEncodersBytes) {
     write_model(in(), small_model(source));
     const GgufFile before = GgufFile::open(in());
     std::vector<BlockType> types = {q4_0, q8_0, f32};
-    if (source == bf16) types = {q4_0, q4_1, q8_0, q4_k, q5_k, q6_k, f16, bf16, f32};
+    if (source == bf16) types = {q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, f16, bf16, f32};
     for (const BlockType type : types) {
       const QuantizeResult result = run(type);
       EXPECT_EQ(result.n_tensors, 14);
@@ -314,7 +355,7 @@ TEST_F(Quantize, ValuesThatCantBeStoredAreRefusedByName) {
 
 TEST_F(Quantize, WrongWishesAreUsageErrors) {
   write_model(in(), small_model(bf16));
-  test::expect_error(ErrorKind::usage, {"q5_0"}, [&] { run(q5_0); });
+  test::expect_error(ErrorKind::usage, {"q3_k"}, [&] { run(q3_k); });
   test::expect_error(ErrorKind::usage, {"q8_0", "--hadamard"}, [&] { run(q8_0, true); });
   QuantizeOptions same;
   same.in = same.out = in();

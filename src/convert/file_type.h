@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "convert/mixture.h"
 #include "gguf/types.h"
 
 namespace onebit {
@@ -10,7 +11,7 @@ namespace onebit {
 inline constexpr uint32_t kQuantizationVersionValue = 2;  // of the block formats that are written
 
 /// The id of files made of `type`, one of the encodable types.
-inline uint32_t file_type_id(BlockType type) {
+inline uint32_t file_type_id(BlockType type, Finer finer = Finer::none) {
   switch (type) {
     case BlockType::f16:
       return 1;
@@ -20,10 +21,14 @@ inline uint32_t file_type_id(BlockType type) {
       return 3;
     case BlockType::q8_0:
       return 7;
+    case BlockType::q5_0:
+      return 8;
+    case BlockType::q5_1:
+      return 9;
     case BlockType::q4_k:
-      return 14;
+      return finer == Finer::medium ? 15 : 14;
     case BlockType::q5_k:
-      return 16;
+      return finer == Finer::medium ? 17 : 16;
     case BlockType::q6_k:
       return 18;
     case BlockType::bf16:

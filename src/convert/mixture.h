@@ -10,12 +10,22 @@
 
 namespace onebit {
 
+/// How many of the matrices that lose most are finer than the rest of a q4_k or q5_k file: the choice of llama.cpp's
+/// files Q4_K_S and Q5_K_S (small) and Q4_K_M and Q5_K_M (medium).
+enum class Finer : uint8_t { none, small, medium };
+
 struct Mixture {
   BlockType type = BlockType::q4_0;  ///< of the ordinary matrices
   bool rotate = false;               ///< Hadamard-rotated q4_0 matrices; `type` is q4_0 then
   bool tied = false;                 ///< the model has no output matrix: token_embd serves as one
   std::vector<std::pair<std::string, BlockType>> wishes = {};  ///< tensors whose name contains this take this type
+  Finer finer = Finer::none;
+  int64_t n_block = 0;                     ///< of the model, with its drafting head
+  std::vector<int64_t> value_blocks = {};  ///< those with a matrix that makes attention's values, ascending
 };
+
+/// Fills in what the mixture must know about the model: its blocks, and whether the embedding is the output.
+void describe_model(const GgufFile& file, Mixture& mixture);
 
 struct TensorChoice {
   BlockType type;
