@@ -160,7 +160,7 @@ TEST_F(Convert, HybridKeys) {
   EXPECT_EQ(file.require<uint32_t>(keys::expert_shared_feed_forward_length(a)), 32u);
   EXPECT_FALSE(file.has(keys::feed_forward_length(a)));
   EXPECT_FALSE(file.has(keys::recurrent_layers(a)));
-  EXPECT_EQ(file.tensor("blk.0.ffn_gate_inp_shexp.weight").shape, std::vector<int64_t>{64});
+  EXPECT_EQ(file.tensor("blk.0.ffn_gate_inp_shexp.weight").shape, (std::vector<int64_t>{1, 64}));
 }
 
 TEST_F(Convert, IrregularLayersAreListed) {

@@ -7,10 +7,13 @@
 #include "base/error.h"
 #include "convert/hf_keys.h"
 #include "convert/hf_tensors.h"
+#include "convert/labels.h"
 #include "gguf/keys.h"
 
 namespace onebit {
 namespace {
+
+constexpr const char* kSizeLabel = "general.size_label";  // string, for readers of listings only
 
 void check_type(BlockType type) {
   const BlockType allowed[] = {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::q8_0};
@@ -41,6 +44,25 @@ int64_t rows_of_embedding(const std::vector<HfOutput>& outputs) {
   return 0;
 }
 
+ParameterCount count_parameters(const std::vector<HfOutput>& outputs) {
+  ParameterCount count;
+  int64_t experts = 0, n_tensor = 0;
+  for (const HfOutput& output : outputs) {
+    int64_t n = 1;
+    for (const int64_t size : output.shape) n *= size;
+    count.total += n;
+    if (output.name.find("_exps.") == std::string::npos || output.shape.size() < 3) {
+      count.shared += n;
+      continue;
+    }
+    count.of_one_expert += n / output.shape[0];
+    experts += output.shape[0];
+    ++n_tensor;
+  }
+  if (n_tensor > 0) count.n_expert = experts / n_tensor;
+  return count;
+}
+
 }  // namespace
 
 ConvertResult convert(const ConvertOptions& options) {
@@ -55,7 +77,8 @@ ConvertResult convert(const ConvertOptions& options) {
   const std::string name = std::filesystem::absolute(options.in).lexically_normal().filename().string();
   writer.add(keys::kArchitecture, model.architecture);  // readers like to find it first
   result.tokenizer = write_hf_tokenizer(options.in, rows_of_embedding(outputs.tensors), writer);
-  write_hf_keys(model, outputs.n_mtp, options.type, name, writer);
+  write_hf_keys(model, outputs.n_mtp, options.type, title_of(name), writer);
+  writer.add(kSizeLabel, size_label(count_parameters(outputs.tensors)));
   write_tensors(writer, tensors, {options.threads, options.progress, options.in});
   writer.finish();
   result.bytes_out = writer.written();

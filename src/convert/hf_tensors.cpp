@@ -349,9 +349,7 @@ class Planner {
   bool place_experts(const HfTensor& tensor, int64_t block, std::string_view name) {
     if (name == "mlp.shared_expert_gate.weight") {
       expect_shape(tensor, {1, model_.n_embd});
-      HfOutput output = as_is(tensor);
-      output.shape = {model_.n_embd};
-      add(block, keys::kFfnGateInpShexp, std::move(output));
+      add(block, keys::kFfnGateInpShexp, as_is(tensor));
       return true;
     }
     if (!take_prefix(name, "mlp.experts.")) return false;
