@@ -26,7 +26,6 @@ struct QuantizeJob {
   int64_t multiple;
   int64_t n_in, n_units, t_rows;  // T
   DeviceActs to;
-  bool rehearse;  // few rows: see quantize_rows
 };
 
 __device__ float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -34,18 +33,16 @@ __device__ float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
 struct Four {
   float v[4];
 };
-/// `rehearse`: from L2, since L1 may hold what was there before.
-__device__ Four load_four(const float* p, bool rehearse) {
-  const float4 x = rehearse ? load_from_l2(reinterpret_cast<const float4*>(p)) : *reinterpret_cast<const float4*>(p);
+__device__ Four load_four(const float* p) {
+  const float4 x = *reinterpret_cast<const float4*>(p);
   return {{x.x, x.y, x.z, x.w}};
 }
 
 /// x, or silu(x) * up.
-__device__ Four first_value(const QuantizeJob& job, int64_t at) {
-  const ActsInput& input = job.input;
-  Four x = load_four(input.x + at, job.rehearse);
+__device__ Four first_value(const ActsInput& input, int64_t at) {
+  Four x = load_four(input.x + at);
   if (!input.up) return x;
-  const Four up = load_four(input.up + at, job.rehearse);
+  const Four up = load_four(input.up + at);
 #pragma unroll
   for (int i = 0; i < 4; ++i) x.v[i] = x.v[i] * sigmoid_of(x.v[i]) * up.v[i];
   return x;
@@ -70,7 +67,7 @@ __device__ void find_rms(const QuantizeJob& job, int64_t row, float* rms, float*
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         const int64_t c = first + b * kThreads * 4;
-        x[b] = c < job.n_in ? first_value(job, row * job.n_in + c) : Four{};
+        x[b] = c < job.n_in ? first_value(input, row * job.n_in + c) : Four{};
       }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) sum += square_sum(x[b]);
@@ -85,9 +82,8 @@ __device__ void find_rms(const QuantizeJob& job, int64_t row, float* rms, float*
       float sum = 0;
       for (int64_t c = lane; c < input.group; c += kWarp) {
         const int64_t at = row * job.n_in + g * input.group + c;
-        const auto load = [&](const float* p) { return job.rehearse ? load_from_l2(p) : *p; };
-        float x = load(input.x + at);
-        if (input.up) x = x * sigmoid_of(x) * load(input.up + at);
+        float x = input.x[at];
+        if (input.up) x = x * sigmoid_of(x) * input.up[at];
         sum = fmaf(x, x, sum);
       }
       sum = warp_sum(sum);
@@ -113,12 +109,12 @@ __device__ void rotate_block(Four& x, int lane) {
 }
 
 /// The values of columns c..c+3 that are to be quantised; `unit_norm`: a norm over this warp's 128 columns.
-__device__ Four prepared(const QuantizeJob& job, int64_t row, int64_t c, bool inside, bool unit_norm, const float* rms,
-                         bool real) {
+__device__ Four prepared(const QuantizeJob& job, int64_t row, int64_t c, bool inside, bool unit_norm,
+                         const float* rms) {
   const ActsInput& input = job.input;
   const int64_t at = row * job.n_in + c;
   Four x{};
-  if (inside) x = first_value(job, at);
+  if (inside) x = first_value(input, at);
   if (input.norm) {
     float divisor = 1;
     if (unit_norm) {
@@ -134,16 +130,16 @@ __device__ Four prepared(const QuantizeJob& job, int64_t row, int64_t c, bool in
     }
   }
   if (inside && input.silu_gate) {
-    const Four gate = load_four(input.silu_gate + at, job.rehearse);
+    const Four gate = load_four(input.silu_gate + at);
 #pragma unroll
     for (int i = 0; i < 4; ++i) x.v[i] *= gate.v[i] * sigmoid_of(gate.v[i]);
   }
   if (inside && input.sigmoid_gate) {
-    const Four gate = load_four(input.sigmoid_gate + at, job.rehearse);
+    const Four gate = load_four(input.sigmoid_gate + at);
 #pragma unroll
     for (int i = 0; i < 4; ++i) x.v[i] *= sigmoid_of(gate.v[i]);
   }
-  if (inside && input.keep && real) *reinterpret_cast<float4*>(input.keep + at) = {x.v[0], x.v[1], x.v[2], x.v[3]};
+  if (inside && input.keep) *reinterpret_cast<float4*>(input.keep + at) = {x.v[0], x.v[1], x.v[2], x.v[3]};
   return x;
 }
 
@@ -308,18 +304,20 @@ __device__ void prefetch_norm(const QuantizeJob& job, int64_t unit) {
   if (job.input.norm && at < job.n_in) prefetch(job.input.norm + at % job.input.group);
 }
 
-struct RowMemory {
-  float* rms;
-  uint8_t* codes;
-  float *scales, *partial;
-};
-
-/// `real`: with results.
-__device__ void quantize_row(const QuantizeJob& job, int64_t units_per_block, const RowMemory& memory, bool real) {
+/// Grid [row, part of the units]. Shared memory: rms [n_group], and with halves codes [K] and scales [K/32].
+__global__ void __launch_bounds__(kThreads, 4)
+    quantize_rows(QuantizeJob job, int64_t units_per_block, int64_t rms_bytes) {
+  prefetch_norm(job, blockIdx.y * units_per_block + threadIdx.x / kWarp);
+  wait_for_previous();
+  extern __shared__ __align__(16) uint8_t shared[];
+  __shared__ float partial[kWarps];
+  float* rms = reinterpret_cast<float*>(shared);
+  uint8_t* codes = shared + rms_bytes;
+  float* scales = reinterpret_cast<float*>(codes + job.n_units * kUnitColumns);
   const int64_t row = blockIdx.x;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const bool unit_norm = job.input.norm && job.input.group == kUnitColumns;
-  if (job.input.norm && !unit_norm) find_rms(job, row, memory.rms, memory.partial);
+  if (job.input.norm && !unit_norm) find_rms(job, row, rms, partial);
   const bool int4 = job.mix == ActsMix::int4 || (job.mix == ActsMix::mixed && job.int4_rows[row / job.multiple] != 0);
   const Grid grid = !int4                                      ? Grid::int8
                     : job.input.int4_rule == Int4Rule::amax    ? Grid::int4_amax
@@ -329,45 +327,24 @@ __device__ void quantize_row(const QuantizeJob& job, int64_t units_per_block, co
   float largest = 0;
   for (int64_t unit = blockIdx.y * units_per_block + warp; unit < end; unit += kWarps) {
     const int64_t c = unit * kUnitColumns + lane * 4;
-    Four x = prepared(job, row, c, c < job.n_in, unit_norm, memory.rms, real);
+    Four x = prepared(job, row, c, c < job.n_in, unit_norm, rms);
     if (job.rotate) rotate_block(x, lane);
     float scale;
     const uint32_t word = encode(x, grid, lane, scale);
-    if (!real) continue;
     if (job.to.codes) put_integers(job, row, unit, word, scale);
     if (job.to.nibbles) put_nibbles(job, row, unit, word, scale);
     if (job.to.halves) {
-      reinterpret_cast<uint32_t*>(memory.codes)[unit * kWarp + lane] = word;
-      if (lane % 8 == 0) memory.scales[unit * 4 + lane / 8] = scale;
+      reinterpret_cast<uint32_t*>(codes)[unit * kWarp + lane] = word;
+      if (lane % 8 == 0) scales[unit * 4 + lane / 8] = scale;
       largest = fmaxf(largest, fabsf(scale));
     }
   }
-  if (!job.to.halves || !real) return;
+  if (!job.to.halves) return;
   __syncthreads();  // partial is read by find_rms before
   largest = warp_max(largest);
-  if (lane == 0) memory.partial[warp] = largest;
+  if (lane == 0) partial[warp] = largest;
   __syncthreads();
-  put_halves(job, row, memory.codes, memory.scales, warp_max(lane < kWarps ? memory.partial[lane] : 0.0f));
-}
-
-/// Grid [row, part of the units]. Shared memory: rms [n_group], and with halves codes [K] and scales [K/32]. Where rows
-/// are few, the latency of fetching code counts, since few SMs have it: a pass without results fetches it while the
-/// kernel before ends.
-__global__ void __launch_bounds__(kThreads, 4)
-    quantize_rows(QuantizeJob job, int64_t units_per_block, int64_t rms_bytes) {
-  let_next_start();
-  prefetch_norm(job, blockIdx.y * units_per_block + threadIdx.x / kWarp);
-  extern __shared__ __align__(16) uint8_t shared[];
-  __shared__ float partial[kWarps];
-  uint8_t* codes = shared + rms_bytes;
-  const RowMemory memory{reinterpret_cast<float*>(shared), codes,
-                         reinterpret_cast<float*>(codes + job.n_units * kUnitColumns), partial};
-#pragma unroll 1
-  for (int pass = job.rehearse ? 0 : 1; pass < 2; ++pass) {
-    if (pass == 1) wait_for_previous();
-    quantize_row(job, units_per_block, memory, pass == 1);
-    if (pass == 0) __syncthreads();  // rms and partial are written again
-  }
+  put_halves(job, row, codes, scales, warp_max(lane < kWarps ? partial[lane] : 0.0f));
 }
 
 }  // namespace
@@ -405,16 +382,8 @@ DeviceActs tiled_acts_at(uint8_t* memory, int64_t max_rows, int64_t n_row, int64
 void quantize_tiled(const ActsInput& input, bool rotate, const uint8_t* int4_rows, int64_t multiple,
                     const DeviceActs& acts, gpuStream_t stream) {
   if (acts.n_row == 0) return;
-  QuantizeJob job{input,
-                  rotate,
-                  acts.mix,
-                  int4_rows,
-                  multiple,
-                  acts.n_in,
-                  n_unit(acts.n_in),
-                  padded_rows(acts.n_row),
-                  acts,
-                  acts.n_row <= kIntegerRows};
+  QuantizeJob job{input, rotate, acts.mix, int4_rows, multiple, acts.n_in, n_unit(acts.n_in), padded_rows(acts.n_row),
+                  acts};
   const bool unit_norm = input.norm && input.group == kUnitColumns;
   const int64_t rms_bytes = input.norm && !unit_norm ? (acts.n_in / input.group * 4 + 15) / 16 * 16 : 0;
   const int64_t shared = rms_bytes + (acts.halves ? job.n_units * (kUnitColumns + 16) : 0);

@@ -1,4 +1,4 @@
-// The gated delta net in two launches, or for few rows in one: then each block of advance makes the rows it needs, and
+// The gated delta net in two launches, or at decoding in one: then each block of advance makes the rows it needs, and
 // the last one that reads a window moves it on.
 //
 // 1. convolve: for every row (and every tape row that is to be applied) the convolution, SiLU, the norms of q and k,
@@ -294,9 +294,11 @@ using WholeShape = Shape<8, 16, 2, true>;
 using FewRowsShape = Shape<8, 16, 1, true, 8>;
 bool is_whole(const DeltaNetParams& params) { return params.d_k == 128 && params.d_v % 32 == 0; }
 
-/// Whether the rows of any sequence, with those of its tape, are few enough for advance to make them itself.
+/// Whether advance makes the rows itself: a row a sequence (with more, doing it once a key head costs less), and room
+/// for those of its tape.
 bool few_rows(const DeltaNetParams& params, const DeltaMemory& memory, const BatchRows& rows) {
-  return is_whole(params) && params.n_tap == 4 && rows.n_tok + memory.n_tape <= 2 * Stage<FewRowsShape>::kChunk;
+  return is_whole(params) && params.n_tap == 4 && rows.n_tok == rows.n_sequence &&
+         1 + memory.n_tape <= 2 * Stage<FewRowsShape>::kChunk;
 }
 
 int64_t scratch_rows(const DeltaMemory& memory, int64_t n_tok) {

@@ -177,15 +177,6 @@ __device__ inline void prefetch(const void* p) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 #endif
 }
-/// Not from L1.
-template <class T>
-__device__ inline T load_from_l2(const T* p) {
-#if defined(__HIP__)
-  return *p;
-#else
-  return __ldcg(p);
-#endif
-}
 /// Makes what lanes of the warp wrote to shared memory visible to the others.
 __device__ inline void sync_warp() {
 #if defined(__HIP__)
