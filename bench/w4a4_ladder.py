@@ -6,8 +6,8 @@ usage: bench/w4a4_ladder.py SOURCE.gguf --calibration TEXT --text code=FILE --te
   SOURCE.gguf   q8_0, f16, bf16 or f32; its own predictions with 8-bit activations are the reference
   TEXT          what the second moments and the lists are taken from; must not overlap with the evaluated texts
 
-Makes every file with `1bit quantize` and evaluates it with `1bit eval --against`. Files and saved predictions stay in DIR and are
-used again. Prints a Markdown table; ratios are to q4_0 with scale search and exact activations, whose other tensors (embedding,
+Makes every file with `1bit quantize` and evaluates it with `1bit eval --against`. Files, saved predictions and results stay in DIR
+and are used again, so that an interrupted ladder goes on. Prints a Markdown table; ratios are to q4_0 with scale search and exact activations, whose other tensors (embedding,
 ssm_out) have the types that they have in rotated files, so that only the blocks' matrices differ.
 """
 import argparse
@@ -22,7 +22,7 @@ FIELDS = ["rung", "text", "exact_share", "kld", "kld_err", "kld_p99", "same_top"
 LIKE_ROTATED = ["--tensor-type", "ssm_out=q5_k", "--tensor-type", "token_embd=q8_0"]  # of a tied model
 BASE = "q4_0 search, int8"
 
-H32, GPTQ = ["--hadamard", "32"], ["--gptq", "-f", "{calibration}", "--chunks", "{n_calibration}"]
+H32, GPTQ = ["--hadamard", "32"], ["--gptq", "--hessian", "{hessians}"]
 # file name -> flags of quantize
 FILES = {
     "q4_0": LIKE_ROTATED,
@@ -33,9 +33,19 @@ FILES = {
     "h32-imatrix": [*H32, "--imatrix", "{imatrix}"],
     "h32-gptq": [*H32, *GPTQ, "--balance", "0"],
     "h32-ours": [*H32, *GPTQ],
+    "h32-balance-50": [*H32, *GPTQ, "--balance", "0.5"],
+    "h32-balance-75": [*H32, *GPTQ, "--balance", "0.75"],
 }
-# copies of h32-ours with another list
-LISTS = {"h32-ours-6": "6%", "h32-ours-10": "10%", "h32-ours-20": "20%"}
+# file name -> the file that it is a copy of, the share of its list
+LISTS = {
+    "h32-list-10": ("h32", "10%"),
+    "h32-gptq-list-10": ("h32-gptq", "10%"),
+    "h32-ours-5": ("h32-ours", "5%"),
+    "h32-ours-6": ("h32-ours", "6%"),
+    "h32-ours-10": ("h32-ours", "10%"),
+    "h32-ours-20": ("h32-ours", "20%"),
+    "h32-ours-30": ("h32-ours", "30%"),
+}
 # rung, file, --w4a4, --int4-rule
 RUNGS = [
     (BASE, "q4_0", "none", "search"),
@@ -43,19 +53,29 @@ RUNGS = [
     ("q4_0 imatrix, int8", "q4_0-imatrix", "none", "search"),
     ("q4_0 GPTQ, int8", "q4_0-gptq", "none", "search"),
     ("q4_0 search, W4A4, amax/7, not rotated", "q4_0", "all", "amax"),
+    ("q4_0 search, W4A4, not rotated", "q4_0", "all", "search"),
+    ("q4_0 GPTQ, W4A4, not rotated", "q4_0-gptq", "all", "search"),
     ("H32 search, int8", "h32", "none", "search"),
+    ("H32 imatrix (block means), int8", "h32-imatrix", "none", "search"),
     ("H32 search, W4A4, amax/7", "h32", "all", "amax"),
     ("H32 imatrix (block means), W4A4, amax/7", "h32-imatrix", "all", "amax"),
     ("H32 search, W4A4, extreme to -8", "h32", "all", "extreme"),
-    ("H32 search, W4A4, 4 steps + least squares", "h32", "all", "search"),
+    ("H32 search, W4A4", "h32", "all", "search"),
+    ("H32 search, W4A4, 10 % int8", "h32-list-10", "auto", "search"),
     ("H32 GPTQ, int8", "h32-gptq", "none", "search"),
     ("H32 GPTQ, W4A4, amax/7", "h32-gptq", "all", "amax"),
+    ("H32 GPTQ, W4A4, extreme to -8", "h32-gptq", "all", "extreme"),
     ("H32 GPTQ, W4A4", "h32-gptq", "all", "search"),
+    ("H32 GPTQ, W4A4, 10 % int8", "h32-gptq-list-10", "auto", "search"),
     ("H32 GPTQ balanced, int8", "h32-ours", "none", "search"),
     ("H32 GPTQ balanced, W4A4", "h32-ours", "all", "search"),
+    ("H32 GPTQ balanced by 0.5, W4A4", "h32-balance-50", "all", "search"),
+    ("H32 GPTQ balanced by 0.75, W4A4", "h32-balance-75", "all", "search"),
+    ("H32 GPTQ balanced, W4A4, 5 % int8", "h32-ours-5", "auto", "search"),
     ("H32 GPTQ balanced, W4A4, 6 % int8", "h32-ours-6", "auto", "search"),
     ("H32 GPTQ balanced, W4A4, 10 % int8", "h32-ours-10", "auto", "search"),
     ("H32 GPTQ balanced, W4A4, 20 % int8", "h32-ours-20", "auto", "search"),
+    ("H32 GPTQ balanced, W4A4, 30 % int8", "h32-ours-30", "auto", "search"),
 ]
 
 
@@ -75,12 +95,23 @@ class Ladder:
             sys.exit(f"{' '.join(command)} failed with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
-    def imatrix(self):
-        path = self.path("imatrix.gguf")
+    def statistics(self, name, *flags):
+        """What `1bit imatrix` measures of the source on the calibration text."""
+        path = self.path(name)
         if not os.path.exists(path):
             self.run("imatrix", "-m", self.args.source, "-f", self.args.calibration, "-o", path,
-                     "--chunks", str(self.args.calibration_chunks))
+                     "--chunks", str(self.args.calibration_chunks), *flags)
         return path
+
+    def with_list(self, name, path):
+        """A copy with a list: the first of a file measures, the others use what it measured."""
+        file, budget = LISTS[name]
+        measured = [self.path(other + ".gguf") for other, (of, _) in LISTS.items() if of == file]
+        known = next((other for other in measured if os.path.exists(other)), None)
+        text = self.run("quantize", known or self.quantised(file), path, "--w4a4-budget", budget,
+                        *([] if known else ["-f", self.args.calibration]))
+        with open(path + ".share", "w") as file:
+            file.write(re.search(r"([\d.]+) % of the multiplications", text).group(1) + "\n")
 
     def quantised(self, name):
         """The file of this name, made when it is not there."""
@@ -88,15 +119,11 @@ class Ladder:
         if os.path.exists(path):
             return path
         if name in LISTS:
-            text = self.run("quantize", self.quantised("h32-ours"), path, "--w4a4-budget", LISTS[name],
-                            "-f", self.args.calibration)
-            share = float(re.search(r"([\d.]+) % of the multiplications", text).group(1))
-            with open(path + ".share", "w") as file:
-                file.write(f"{share}\n")
+            self.with_list(name, path)
             return path
         flags = FILES[name]
-        words = {"calibration": self.args.calibration, "n_calibration": str(self.args.calibration_chunks),
-                 "imatrix": self.imatrix() if "{imatrix}" in flags else ""}
+        words = {"imatrix": self.statistics("imatrix.gguf") if "{imatrix}" in flags else "",
+                 "hessians": self.statistics("hessians.gguf", "--hessian") if "{hessians}" in flags else ""}
         self.run("quantize", self.args.source, path, *(flag.format(**words) for flag in flags))
         return path
 
@@ -113,8 +140,14 @@ class Ladder:
         path = self.quantised(name)
         share = float(open(path + ".share").read()) if os.path.exists(path + ".share") else ""
         for text, file in self.texts.items():
-            result = json.loads(self.run("eval", "-m", path, "-f", file, "--chunks", str(self.args.chunks), "--w4a4", w4a4,
-                                         "--int4-rule", rule, "--against", self.reference(text), "--json"))
+            kept = self.path(f"{name}-{w4a4}-{rule}-{text}.json")
+            if not os.path.exists(kept):
+                result = self.run("eval", "-m", path, "-f", file, "--chunks", str(self.args.chunks), "--w4a4", w4a4,
+                                  "--int4-rule", rule, "--against", self.reference(text), "--json")
+                with open(kept, "w") as out:
+                    out.write(result)
+            with open(kept) as result_file:
+                result = json.load(result_file)
             yield {"rung": label, "text": text, "exact_share": share, "kld": result["kld_mean"], "kld_err": result["kld_err"],
                    "kld_p99": result["kld_p99"], "same_top": result["same_top"], "ppl": result["ppl"], "ppl_err": result["ppl_err"]}
 

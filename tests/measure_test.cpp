@@ -1,5 +1,5 @@
-// Measuring over texts: perplexity and divergence against plain sums, block by block against all at once, rounding by
-// second moments, balance, importance matrices, and the list of matrices that keep 8-bit activations.
+// Measuring over texts: perplexity and divergence against plain sums, block by block against all at once, importance
+// matrices.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,59 +7,20 @@
 #include <numeric>
 #include <set>
 
-#include "convert/convert.h"
 #include "convert/importance.h"
 #include "gguf/blocks.h"
-#include "gguf/hadamard.h"
-#include "measure/calibration.h"
+#include "measure/block_walk.h"
 #include "measure/evaluation.h"
-#include "measure/gptq.h"
 #include "measure/imatrix.h"
-#include "measure/quantize_model.h"
 #include "support/expect_error.h"
+#include "support/measure_rig.h"
 #include "support/runner.h"
-#include "support/temp_dir.h"
-#include "support/tiny_text_model.h"
 
 namespace onebit {
 namespace {
 
-const MeasureOptions kOneThread = {.device = "cpu", .backend = {.n_threads = 1, .isa = {}}, .cache = CacheType::f32};
-
-void no_stop() {}
-void no_progress(double) {}
-
-std::string random_text(size_t n, uint64_t seed) {
-  Rng rng(seed);
-  std::string text;
-  for (size_t i = 0; i < n; ++i) text += static_cast<char>('a' + static_cast<int>(rng.uniform() * 20));
-  return text;
-}
-
-class Measure : public ::testing::Test {
- protected:
-  Measure() { test::write_tiny_text_model(path()); }
-  std::string path() const { return dir_.file("tiny.gguf"); }
-  TextChunks chunks(const std::string& text, int64_t n_ctx = 32, int64_t n = 0) {
-    return cut_text(*Model::open(path(), W4a4::none), text, n_ctx, n, "text");
-  }
-  LoadedModel load(const std::string& file, W4a4Choice choice = W4a4::none) {
-    return {Model::open(file, choice), kOneThread, 32};
-  }
-  ModelQuantizeOptions wish(const std::string& out) {
-    ModelQuantizeOptions options;
-    options.file.in = path();
-    options.file.out = dir_.file(out);
-    options.file.threads = 1;
-    options.measure = kOneThread;
-    options.text = random_text(40 * 32, 3);
-    options.text_name = "text";
-    options.n_ctx = 32;
-    options.stop = no_stop;
-    return options;
-  }
-  test::TempDir dir_;
-};
+using test::kOneThread, test::no_progress, test::no_stop, test::random_text;
+using Measure = test::Measure;
 
 // --- the protocol ---------------------------------------------------------------------------------------------------
 
@@ -195,22 +156,17 @@ TEST(LogitsCodes, DivergenceSurvivesTheCodes) {
 TEST(BlockWalk, InputsAreThoseOfTheWholeModel) {
   for (const char* name : {"qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "llama"}) {
     test::TempDir dir;
-    ConvertOptions convert_options;
-    convert_options.in = std::string(ONEBIT_SOURCE_DIR "/tests/golden/tiny/") + name;
-    convert_options.out = dir.file("model.gguf");
-    convert_options.type = BlockType::f32;
-    convert(convert_options);
-    Model model(GgufFile::open(convert_options.out), W4a4::none);
+    Model model(GgufFile::open(test::write_golden_model(dir, name)), W4a4::none);
     TextChunks chunks{16, {}, -1};
     for (int32_t i = 0; i < 32; ++i)
       chunks.tokens.push_back((i * 37 + 11) % static_cast<int32_t>(model.config().n_vocab));
     BlockWalk walk(model, chunks, kOneThread);
-    ASSERT_EQ(walk.n_block(), model.config().n_layer) << name;
+    ASSERT_EQ(walk.blocks().n_block(), model.config().n_layer) << name;
 
     Plan whole = model.plan(nullptr);
     std::set<int32_t> wanted;
-    for (int64_t b = 0; b < walk.n_block(); ++b) {
-      for (const InputGroup& group : walk.groups(b)) wanted.insert(group.x.id);
+    for (int64_t b = 0; b < walk.blocks().n_block(); ++b) {
+      for (const InputGroup& group : walk.blocks().groups(b)) wanted.insert(group.x.id);
     }
     for (const int32_t id : wanted) whole.output(std::to_string(id), {id});
     const auto backend = make_backend("cpu", kOneThread.backend);
@@ -237,7 +193,7 @@ TEST(BlockWalk, InputsAreThoseOfTheWholeModel) {
       }
     }
     int64_t n_group = 0;
-    while (walk.next() < walk.n_block()) {
+    while (walk.next() < walk.blocks().n_block()) {
       std::map<int32_t, std::vector<float>> actual;
       walk.run(
           [&](const InputGroup& group, const InputRows& rows) {
@@ -252,7 +208,7 @@ TEST(BlockWalk, InputsAreThoseOfTheWholeModel) {
         ++n_group;
       }
     }
-    EXPECT_GE(n_group, 4 * walk.n_block()) << name;
+    EXPECT_GE(n_group, 4 * walk.blocks().n_block()) << name;
   }
 }
 
@@ -262,7 +218,7 @@ TEST_F(Measure, ImportanceIsTheSumOfSquares) {
   EXPECT_GT(write_imatrix(*model, cut, kOneThread, "text", dir_.file("im.gguf"), no_progress), 20);
   std::map<std::string, std::vector<double>> sums;
   BlockWalk walk(*model, cut, kOneThread);
-  while (walk.next() < walk.n_block()) {
+  while (walk.next() < walk.blocks().n_block()) {
     walk.run(
         [&](const InputGroup& group, const InputRows& rows) {
           for (const Weight* matrix : group.matrices) {
@@ -291,12 +247,8 @@ TEST_F(Measure, ImportanceIsTheSumOfSquares) {
 
 TEST(Imatrix, CountsOfExpertsAreTheirRows) {
   test::TempDir dir;
-  ConvertOptions convert_options;
-  convert_options.in = ONEBIT_SOURCE_DIR "/tests/golden/tiny/qwen3_5_moe";
-  convert_options.out = dir.file("model.gguf");
-  convert_options.type = BlockType::f32;
-  convert(convert_options);
-  Model model(GgufFile::open(convert_options.out), W4a4::none);
+  const std::string path = test::write_golden_model(dir, "qwen3_5_moe");
+  Model model(GgufFile::open(path), W4a4::none);
   TextChunks chunks{16, {}, -1};
   for (int32_t i = 0; i < 32; ++i) chunks.tokens.push_back((i * 7 + 1) % static_cast<int32_t>(model.config().n_vocab));
   write_imatrix(model, chunks, kOneThread, "text", dir.file("im.gguf"), no_progress);
@@ -327,296 +279,6 @@ TEST_F(Measure, ImportanceMovesErrorsAndOtherModelsAreRefused) {
   EXPECT_NE(bytes(plain, "blk.0.ffn_up.weight"), bytes(weighted, "blk.0.ffn_up.weight"));
   options.importance = path();
   test::expect_refused({"tiny.gguf", "importance matrix"}, [&] { quantize(options); });
-}
-
-// --- rounding by second moments -------------------------------------------------------------------------------------
-
-/// Correlated inputs x [n, k] and their mean x x'.
-struct Inputs {
-  int64_t k;
-  std::vector<float> moments;
-};
-
-Inputs correlated(int64_t k, int64_t n, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> mix(static_cast<size_t>(k * 8)), x(static_cast<size_t>(n * k));
-  for (float& v : mix) v = static_cast<float>(rng.uniform() - 0.5);
-  for (int64_t r = 0; r < n; ++r) {
-    float latent[8];
-    for (float& v : latent) v = static_cast<float>(4 * (rng.uniform() - 0.5));
-    for (int64_t i = 0; i < k; ++i) {
-      float& v = x[static_cast<size_t>(r * k + i)];
-      v = static_cast<float>(0.5 * (rng.uniform() - 0.5));
-      for (int64_t j = 0; j < 8; ++j) v += latent[j] * mix[static_cast<size_t>(i * 8 + j)];
-    }
-  }
-  ThreadPool pool(1);
-  Moments moments{k, std::vector<std::vector<float>>(1), std::vector<int64_t>(1)};
-  moments.add(0, x.data(), n, pool);
-  return {k, moments.mean(0)};
-}
-
-double loss(const Inputs& in, const std::vector<float>& w, const uint8_t* q4, int64_t n) {
-  std::vector<float> q(w.size());
-  decode_row(BlockType::q4_0, q4, q.data(), static_cast<int64_t>(q.size()));
-  double sum = 0;
-  for (int64_t r = 0; r < n; ++r) {
-    for (int64_t i = 0; i < in.k; ++i) {
-      for (int64_t j = 0; j < in.k; ++j) {
-        const double h = in.moments[static_cast<size_t>(std::min(i, j) * in.k + std::max(i, j))];
-        sum += h * (w[static_cast<size_t>(r * in.k + i)] - q[static_cast<size_t>(r * in.k + i)]) *
-               (w[static_cast<size_t>(r * in.k + j)] - q[static_cast<size_t>(r * in.k + j)]);
-      }
-    }
-  }
-  return sum;
-}
-
-std::vector<float> random_matrix(int64_t n, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> w(static_cast<size_t>(n));
-  for (float& v : w) v = static_cast<float>(rng.uniform() + rng.uniform() - 1);
-  return w;
-}
-
-TEST(Gptq, LosesLessThanTheScaleSearch) {
-  constexpr int64_t kN = 37;  // not a multiple of the lanes
-  const Inputs in = correlated(160, 2000, 1);
-  const std::vector<float> w = random_matrix(kN * in.k, 2);
-  std::vector<uint8_t> searched(static_cast<size_t>(kN * row_bytes(BlockType::q4_0, in.k))), first = searched,
-                                                                                             again = searched;
-  encode_row_search(BlockType::q4_0, w.data(), searched.data(), kN * in.k);
-  ThreadPool pool(2);
-  const GptqMetric metric(in.moments, in.k, 0.01, pool);
-  gptq_q4_0(metric, w.data(), kN, first.data(), {.n_again = 0}, pool);
-  gptq_q4_0(metric, w.data(), kN, again.data(), {.n_again = 2}, pool);
-  const double a = loss(in, w, searched.data(), kN), b = loss(in, w, first.data(), kN),
-               c = loss(in, w, again.data(), kN);
-  EXPECT_LT(b, 0.5 * a);
-  EXPECT_LT(c, b);
-}
-
-TEST(Gptq, WithoutCorrelationItIsAScaleSearch) {
-  constexpr int64_t kN = 16, kK = 64;
-  Inputs in{kK, std::vector<float>(kK * kK)};
-  for (int64_t i = 0; i < kK; ++i) in.moments[static_cast<size_t>(i * kK + i)] = 1;
-  const std::vector<float> w = random_matrix(kN * kK, 3);
-  std::vector<uint8_t> searched(static_cast<size_t>(kN * row_bytes(BlockType::q4_0, kK))), rounded = searched;
-  encode_row_search(BlockType::q4_0, w.data(), searched.data(), kN * kK);
-  ThreadPool pool(1);
-  gptq_q4_0(GptqMetric(in.moments, kK, 0, pool), w.data(), kN, rounded.data(), {}, pool);
-  EXPECT_LE(loss(in, w, rounded.data(), kN), 1.005 * loss(in, w, searched.data(), kN));
-}
-
-TEST(Gptq, ZerosAndDeadInputsAreHarmless) {
-  constexpr int64_t kK = 64;
-  ThreadPool pool(1);
-  std::vector<uint8_t> out(static_cast<size_t>(2 * row_bytes(BlockType::q4_0, kK)));
-  const std::vector<float> zeros(2 * kK), moments(kK * kK);
-  gptq_q4_0(GptqMetric(moments, kK, 0.01, pool), zeros.data(), 2, out.data(), {}, pool);
-  std::vector<float> back(2 * kK, 1.0f);
-  decode_row(BlockType::q4_0, out.data(), back.data(), 2 * kK);
-  EXPECT_EQ(back, zeros);
-  const std::vector<float> w = random_matrix(2 * kK, 4);
-  gptq_q4_0(GptqMetric(moments, kK, 0.01, pool), w.data(), 2, out.data(), {}, pool);
-  decode_row(BlockType::q4_0, out.data(), back.data(), 2 * kK);
-  for (size_t i = 0; i < back.size(); ++i) EXPECT_NEAR(back[i], w[i], 0.15);
-}
-
-// --- whole files ----------------------------------------------------------------------------------------------------
-
-TEST_F(Measure, GptqIsCloserThanTheScaleSearchRotatedOrNot) {
-  const TextChunks cut = chunks(random_text(600, 11));
-  LoadedModel model = load(path());
-  const std::string saved = dir_.file("logits.gguf");
-  evaluate(model, cut, {saved, ""}, no_progress);
-  for (const bool rotate : {false, true}) {
-    double divergence[2];
-    for (const bool gptq : {false, true}) {
-      ModelQuantizeOptions options = wish("out.gguf");
-      options.file.rotate = rotate;
-      options.gptq = gptq;
-      const ModelQuantizeResult result = quantize_model(options);
-      EXPECT_EQ(result.file.n_rotated > 0, rotate);
-      LoadedModel made = load(options.file.out);
-      divergence[gptq] = evaluate(made, cut, {"", saved}, no_progress).kld_mean;
-    }
-    EXPECT_LT(divergence[1], 0.9 * divergence[0]) << rotate;
-  }
-}
-
-TEST_F(Measure, BalanceDoesNotChangeWhatAModelComputes) {
-  ModelQuantizeOptions options = wish("balanced.gguf");
-  options.file.type = BlockType::f32;
-  options.gptq = true;  // nothing is q4_0: only the balance is left of it
-  options.balance = 0.5;
-  quantize_model(options);
-  const GgufFile before = GgufFile::open(path()), after = GgufFile::open(options.file.out);
-  std::set<std::string> changed;
-  for (const TensorInfo& tensor : before.tensors()) {
-    const TensorInfo& other = after.tensor(tensor.name);
-    if (!std::equal(tensor.data.begin(), tensor.data.end(), other.data.begin())) changed.insert(tensor.name);
-  }
-  for (const char* name : {"blk.0.attn_norm.weight", "blk.0.post_attention_norm.weight", "blk.0.attn_qkv.weight",
-                           "blk.0.ssm_beta.weight", "blk.0.ffn_up.weight", "blk.0.ffn_down.weight",
-                           "blk.1.attn_v.weight", "blk.1.attn_output.weight", "blk.1.attn_q.weight"}) {
-    EXPECT_EQ(changed.count(name), 1u) << name;
-  }
-  for (const char* name :
-       {"blk.0.ssm_out.weight", "output_norm.weight", "token_embd.weight", "blk.0.ssm_norm.weight"}) {
-    EXPECT_EQ(changed.count(name), 0u) << name;
-  }
-  const std::vector<int32_t> tokens = chunks(random_text(40, 12)).evaluated(0);
-  test::Runner a(path(), make_backend("cpu", kOneThread.backend)),
-      b(options.file.out, make_backend("cpu", kOneThread.backend));
-  const std::vector<float> x = a.run(tokens, 0, Phase::prompt), y = b.run(tokens, 0, Phase::prompt);
-  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 2e-4) << i;
-}
-
-TEST_F(Measure, ABudgetBuysTheMostDivergencePerMultiplication) {
-  ModelQuantizeOptions options = wish("listed.gguf");
-  options.file.rotate = true;
-  options.gptq = true;
-  options.budget = 0.1;
-  const ModelQuantizeResult result = quantize_model(options);
-  double exact = 0, worst_kept = 1e9, best_left = 0, smallest_left = 1;
-  std::set<std::string> int4;
-  for (const Int4Unit& unit : result.units) {
-    const double rate = unit.divergence / unit.share;
-    if (unit.exact) exact += unit.share;
-    if (unit.exact) worst_kept = std::min(worst_kept, rate);
-    if (!unit.exact) int4.insert(unit.tensor);
-  }
-  for (const Int4Unit& unit : result.units) {
-    if (!unit.exact) best_left = std::max(best_left, unit.divergence / unit.share);
-    if (!unit.exact) smallest_left = std::min(smallest_left, unit.share);
-  }
-  EXPECT_GT(exact, 0);
-  EXPECT_LE(exact, 0.1);
-  EXPECT_TRUE(best_left <= worst_kept || exact + smallest_left > 0.1 || exact > 0.05);
-  const GgufFile file = GgufFile::open(options.file.out);
-  const auto listed = file.require<std::vector<std::string>>(keys::kW4a4Tensors);
-  EXPECT_EQ(std::set<std::string>(listed.begin(), listed.end()), int4);
-  EXPECT_EQ(hadamard_stamp(file), kHadamardBlock);
-  const auto automatic = Model::open(options.file.out, W4a4::automatic), all = Model::open(options.file.out, W4a4::all);
-  for (const Weight& weight : automatic->weights().all()) EXPECT_EQ(weight.prompt_int4, int4.count(weight.name) == 1);
-  for (const Weight& weight : all->weights().all()) EXPECT_EQ(weight.prompt_int4, may_take_int4(weight)) << weight.name;
-}
-
-/// Sum over a tensor's input rows of the squared change of its outputs.
-double output_error(Model& model, const TextChunks& chunks, const std::string& tensor, const GgufFile& made) {
-  const TensorInfo &before = model.file().tensor(tensor), &after = made.tensor(tensor);
-  std::vector<float> change(static_cast<size_t>(before.n_elements())), q(change.size());
-  decode_row(before.type, before.data.data(), change.data(), before.n_elements());
-  decode_row(after.type, after.data.data(), q.data(), after.n_elements());
-  for (size_t i = 0; i < q.size(); ++i) change[i] -= q[i];
-  const int64_t k = before.n_cols();
-  double error = 0;
-  const auto add = [&](const float* x, int64_t matrix, int64_t n_out) {
-    for (int64_t o = 0; o < n_out; ++o) {
-      double y = 0;
-      for (int64_t i = 0; i < k; ++i)
-        y += x[i] * static_cast<double>(change[static_cast<size_t>((matrix * n_out + o) * k + i)]);
-      error += y * y;
-    }
-  };
-  BlockWalk walk(model, chunks, kOneThread);
-  walk.run(
-      [&](const InputGroup& group, const InputRows& rows) {
-        for (const Weight* weight : group.matrices) {
-          if (weight->name != tensor) continue;
-          for (size_t i = 0; i < rows.ids.size(); ++i) {
-            const size_t row = i / static_cast<size_t>(rows.multiple == 1 ? group.n_used : 1);
-            add(rows.x.data() + row * static_cast<size_t>(k), rows.ids[i], weight->n_out());
-          }
-          for (int64_t r = 0; rows.ids.empty() && r < rows.n_row; ++r) add(rows.x.data() + r * k, 0, weight->n_out());
-        }
-      },
-      no_stop);
-  return error;
-}
-
-TEST(Calibration, ExpertsAreRoundedByTheirOwnRows) {
-  test::TempDir dir;
-  ConvertOptions convert_options;
-  convert_options.in = ONEBIT_SOURCE_DIR "/tests/golden/tiny/qwen3_5_moe";
-  convert_options.out = dir.file("model.gguf");
-  convert_options.type = BlockType::f32;
-  convert(convert_options);
-  Model model(GgufFile::open(convert_options.out), W4a4::none);
-  Rng rng(8);
-  TextChunks chunks{64, {}, -1};
-  for (int i = 0; i < 64 * 24; ++i) {
-    chunks.tokens.push_back(static_cast<int32_t>(rng.uniform() * static_cast<double>(model.config().n_vocab)));
-  }
-  CalibrationOptions calibration;
-  calibration.measure = kOneThread;
-  calibration.stop = no_stop;
-  Calibration encoder(model, chunks, calibration);
-  QuantizeOptions options;
-  options.in = convert_options.out;
-  options.out = dir.file("search.gguf");
-  quantize(options);
-  options.out = dir.file("gptq.gguf");
-  options.encoder = &encoder;
-  quantize(options);
-  const GgufFile search = GgufFile::open(dir.file("search.gguf")), gptq = GgufFile::open(dir.file("gptq.gguf"));
-  for (const char* tensor : {"blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight",
-                             "blk.0.ffn_gate_shexp.weight", "blk.0.ffn_down_shexp.weight"}) {
-    EXPECT_LT(output_error(model, chunks, tensor, gptq), 0.97 * output_error(model, chunks, tensor, search)) << tensor;
-  }
-  options.out = dir.file("rotated.gguf");
-  options.rotate = true;
-  Calibration again(model, chunks, calibration);
-  options.encoder = &again;
-  quantize(options);
-  const GgufFile rotated = GgufFile::open(options.out);
-  EXPECT_TRUE(is_rotated(rotated.tensor("blk.0.ffn_down_exps.weight"), hadamard_stamp(rotated)));
-  EXPECT_TRUE(is_rotated(rotated.tensor("blk.0.ffn_up_shexp.weight"), hadamard_stamp(rotated)));
-}
-
-TEST_F(Measure, ARotatedFileCanBeListedAgain) {
-  ModelQuantizeOptions options = wish("rotated.gguf");
-  options.file.rotate = true;
-  quantize_model(options);
-  options.file.in = options.file.out;
-  options.budget = 0.1;
-  test::expect_error(ErrorKind::usage, {"another file"}, [&] { quantize_model(options); });
-  options.file.out = dir_.file("listed.gguf");
-  const ModelQuantizeResult result = quantize_model(options);
-  const GgufFile before = GgufFile::open(options.file.in), after = GgufFile::open(options.file.out);
-  EXPECT_EQ(after.require<std::vector<std::string>>(keys::kW4a4Tensors), *result.file.int4_tensors);
-  EXPECT_LT(result.file.int4_tensors->size(), result.units.size());
-  for (const TensorInfo& tensor : before.tensors()) {
-    EXPECT_TRUE(std::equal(tensor.data.begin(), tensor.data.end(), after.tensor(tensor.name).data.begin()));
-  }
-  options.gptq = true;
-  test::expect_refused({"rotated.gguf", "Hadamard-rotated already"}, [&] { quantize_model(options); });
-  options.gptq = false;
-  options.file.in = path();
-  options.file.rotate = false;
-  test::expect_error(ErrorKind::usage, {"--hadamard"}, [&] { quantize_model(options); });
-}
-
-TEST_F(Measure, InterruptedQuantisationLeavesNothing) {
-  for (int after : {1, 30}) {
-    ModelQuantizeOptions options = wish("out.gguf");
-    options.file.rotate = true;
-    options.gptq = true;
-    options.budget = 0.1;
-    int calls = 0;
-    options.stop = [&] {
-      if (++calls > after) fail(ErrorKind::runtime, "interrupted");
-    };
-    test::expect_error(ErrorKind::runtime, {"interrupted"}, [&] { quantize_model(options); });
-    EXPECT_EQ(dir_.count(), 2u);
-  }
-  ModelQuantizeOptions options = wish("out.gguf");
-  options.file.rotate = true;
-  options.budget = 0.1;
-  options.on_budget = [](double) { fail(ErrorKind::runtime, "interrupted"); };
-  test::expect_error(ErrorKind::runtime, {"interrupted"}, [&] { quantize_model(options); });
-  EXPECT_EQ(dir_.count(), 2u);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
-// `1bit imatrix`: how large the inputs of a model's matrices are on a text, for `1bit quantize --imatrix`.
+// `1bit imatrix`: how large the inputs of a model's matrices are on a text, for `1bit quantize --imatrix`, or their whole
+// second moments, for `--hessian`.
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "measure/hessian_file.h"
 #include "measure/imatrix.h"
 
 namespace onebit {
@@ -21,13 +23,15 @@ int cmd_imatrix(const Options& options) {
   const TextChunks chunks =
       cut_text(*model, read_input(options.prompt_file), n_ctx, options.n_chunks, options.prompt_file);
   Progress progress("measuring");
+  const auto write = options.save_hessians ? write_hessians : write_imatrix;
   const int64_t n =
-      write_imatrix(*model, chunks, measure_options(options), options.prompt_file, options.output, [&](double share) {
+      write(*model, chunks, measure_options(options), options.prompt_file, options.output, [&](double share) {
         progress.update(share);
         signals.check();
       });
   progress.clear();
-  print(fmt::format("{}: {} matrices, {} chunks of {} tokens\n", options.output, n, chunks.n_chunk(), n_ctx));
+  print(fmt::format("{}: {} {}, {} chunks of {} tokens\n", options.output, n,
+                    options.save_hessians ? "inputs" : "matrices", chunks.n_chunk(), n_ctx));
   return 0;
 }
 

@@ -1,5 +1,6 @@
 // `1bit quantize`: a smaller file of a model, plain or Hadamard-rotated.
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "base/error.h"
@@ -32,6 +33,15 @@ BlockType read_type(const char* flag, const std::string& name) {
   return *type;
 }
 
+/// --type: a block type or one of the mixtures; q4_k and q5_k alone mean the medium ones.
+void read_mixture(std::string name, QuantizeOptions& options) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const bool has_mixtures = name.starts_with("q4_k") || name.starts_with("q5_k");
+  if (has_mixtures) options.finer = name.ends_with("_s") ? Finer::small : Finer::medium;
+  if (has_mixtures && (name.ends_with("_s") || name.ends_with("_m"))) name.resize(name.size() - 2);
+  options.type = read_type("--type", name);
+}
+
 /// "NAME=TYPE".
 std::pair<std::string, BlockType> read_tensor_type(const std::string& text) {
   const size_t equal = text.find('=');
@@ -45,11 +55,14 @@ void check_flags(const Options& options) {
   if (options.hadamard != 0 && options.hadamard != kHadamardBlock) {
     fail(ErrorKind::usage, "--hadamard: expected {} (or 0: not rotated), found {}", kHadamardBlock, options.hadamard);
   }
-  const bool runs = options.gptq || !options.w4a4_budget.empty();
-  if (runs && options.prompt_file.empty()) {
-    fail(ErrorKind::usage, "-f FILE is missing: {} reads a text", options.gptq ? "--gptq" : "--w4a4-budget");
+  const bool calibrates = options.gptq && options.hessians.empty();
+  if (!options.hessians.empty() && !options.gptq) fail(ErrorKind::usage, "--hessian needs --gptq");
+  if (calibrates && options.prompt_file.empty()) {
+    fail(ErrorKind::usage, "-f FILE is missing: --gptq reads a text (or --hessian FILE)");
   }
-  if (!runs && !options.prompt_file.empty()) fail(ErrorKind::usage, "-f: only --gptq and --w4a4-budget read a text");
+  if (!calibrates && options.w4a4_budget.empty() && !options.prompt_file.empty()) {
+    fail(ErrorKind::usage, "-f: only --gptq without --hessian and --w4a4-budget read a text");
+  }
   if (options.given.count("--balance") != 0 && !options.gptq) fail(ErrorKind::usage, "--balance needs --gptq");
 }
 
@@ -57,13 +70,14 @@ ModelQuantizeOptions read_wish(const Options& options) {
   ModelQuantizeOptions wish;
   wish.file.in = options.files[0];
   wish.file.out = options.files[1];
-  wish.file.type = options.type.empty() ? BlockType::q4_0 : read_type("--type", options.type);
+  if (!options.type.empty()) read_mixture(options.type, wish.file);
   for (const std::string& text : options.tensor_types) wish.file.wishes.push_back(read_tensor_type(text));
   wish.file.rotate = options.hadamard != 0;
   wish.file.threads = static_cast<int>(options.n_threads);
   wish.file.importance = options.importance;
   wish.measure = measure_options(options);
   wish.gptq = options.gptq;
+  wish.hessians = options.hessians;
   wish.balance = options.balance;
   wish.text_name = options.prompt_file;
   if (!options.prompt_file.empty()) wish.text = read_input(options.prompt_file);

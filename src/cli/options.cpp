@@ -192,15 +192,22 @@ const std::vector<FlagRow>& flag_rows() {
       {"-o,--output", &O::output, "FILE", "", kImatrix, "the file to write"},
       {"--imatrix", &O::importance, "FILE", "none", kQuantize,
        "weight errors by how large each input is, from `1bit imatrix` or llama.cpp's tool"},
+      {"--hessian", &O::save_hessians, "", "", kImatrix,
+       "keep the whole second moments of the inputs instead, for quantize --gptq --hessian: 2 bytes for each pair of a "
+       "matrix's inputs"},
       {"--gptq", &O::gptq, "", "", kQuantize,
        "round q4_0 matrices so that their outputs on the text of -f stay close; much more accurate, takes longer"},
+      {"--hessian", &O::hessians, "FILE", "none", kQuantize,
+       "with --gptq: what `1bit imatrix --hessian` measured on a text, instead of running the model over that of -f"},
       {"--balance", &O::balance, "X", "0.25", kQuantize,
        "with --gptq: how far scales move between matrices, so that rounding hurts all channels alike; 0: off", 0, 1},
       {"--w4a4-budget", &O::w4a4_budget, "P%", "none", kQuantize,
        "with --hadamard 32 (or a rotated file) and -f: measures which matrices lose most by 4-bit activations and lets "
-       "them keep 8 bits, up to this share of the multiplications; the file lists the others"},
+       "them keep 8 bits, up to this share of the multiplications; the file lists the others and what was measured, so "
+       "that another share needs no text"},
       // --- files and listings
-      {"--type", &O::type, "TYPE", "quantize: q4_0; convert: bf16", kQuantize | kConvert, "type of the matrices"},
+      {"--type", &O::type, "TYPE", "quantize: q4_0; convert: bf16", kQuantize | kConvert,
+       "type of the matrices; quantize: or a mixture, q4_k_m (also q4_k), q4_k_s, q5_k_m (also q5_k), q5_k_s"},
       {"--tensor-type", &O::tensor_types, "NAME=TYPE", "none", kQuantize,
        "another type for the matrices whose name contains NAME; may be repeated, the first that fits counts"},
       {"--hadamard", &O::hadamard, "N", "0", kQuantize,
@@ -244,7 +251,7 @@ const std::vector<CommandRow>& command_rows() {
       {kChat, "chat", "-m MODEL [flags]", 0, "talk with the model in the terminal"},
       {kQuantize, "quantize", "IN OUT [flags]", 2, "make a smaller GGUF file, rotated with --hadamard 32"},
       {kImatrix, "imatrix", "-m MODEL -f TEXT -o FILE [flags]", 0,
-       "measure a model's inputs on a text, for quantize --imatrix"},
+       "measure a model's inputs on a text, for quantize --imatrix or --hessian"},
       {kConvert, "convert", "HF_DIR OUT.gguf [flags]", 2, "make a GGUF file of a Hugging Face checkpoint"},
       {kEval, "eval", "-m MODEL -f TEXT [flags]", 0,
        "perplexity on a text, and divergence from another model's predictions"},

@@ -20,6 +20,8 @@ namespace {
 void check_options(const QuantizeOptions& options) {
   const TypeInfo& info = type_info(options.type);
   if (!info.encodable) fail(ErrorKind::usage, "type {} can't be written", info.name);
+  const bool has_mixtures = options.type == BlockType::q4_k || options.type == BlockType::q5_k;
+  CHECK(options.finer == Finer::none || has_mixtures);
   if (options.rotate && options.type != BlockType::q4_0) {
     fail(ErrorKind::usage, "rotated matrices are q4_0: expected --type q4_0 with --hadamard, found {}", info.name);
   }
@@ -70,7 +72,8 @@ const ChannelSquares* squares_for(Importance& importance, const TensorInfo& tens
 
 std::vector<StreamTensor> plan_tensors(const GgufFile& file, const QuantizeOptions& options,
                                        std::optional<Importance>& importance) {
-  const Mixture mixture{options.type, options.rotate, file.find(keys::kOutput) == nullptr, options.wishes};
+  Mixture mixture{options.type, options.rotate, false, options.wishes, options.finer};
+  describe_model(file, mixture);
   std::vector<StreamTensor> tensors;
   for (const TensorInfo& tensor : file.tensors()) {
     tensors.push_back(stream_tensor(file, tensor, choose_type(mixture, tensor, file.path()), options.encoder));
@@ -87,7 +90,7 @@ void copy_metadata(const GgufFile& file, const QuantizeOptions& options, GgufWri
   for (const MetaEntry& entry : file.metadata()) {
     if (!entry.key.starts_with("split.")) writer.add(entry.key, entry.value);
   }
-  writer.add(keys::kFileType, file_type_id(options.type));
+  writer.add(keys::kFileType, file_type_id(options.type, options.finer));
   writer.add(keys::kQuantizationVersion, kQuantizationVersionValue);
   if (options.rotate) writer.add(keys::kHadamard, static_cast<int32_t>(kHadamardBlock));
 }
@@ -96,10 +99,12 @@ bool is_quantised(BlockType type) { return type_info(type).quantised; }
 
 }  // namespace
 
-void write_with_list(const GgufFile& made, const std::string& path, const std::vector<std::string>& list) {
+void write_with_list(const GgufFile& made, const std::string& path, const Int4List& list) {
   GgufWriter writer(path);
   for (const MetaEntry& entry : made.metadata()) writer.add(entry.key, entry.value);
-  writer.add(keys::kW4a4Tensors, list);
+  writer.add(keys::kW4a4Tensors, list.tensors);
+  writer.add(keys::kW4a4Measured, list.measured);
+  writer.add(keys::kW4a4Divergence, list.divergence);
   for (const TensorInfo& tensor : made.tensors()) writer.declare(tensor.name, tensor.type, tensor.shape);
   for (const TensorInfo& tensor : made.tensors()) writer.write(tensor.name, tensor.data);
   writer.finish();
@@ -144,8 +149,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   if (options.choose_int4) {
     writer.review([&](const GgufFile& made) {
       check(made);
-      result.int4_tensors = options.choose_int4(made);
-      write_with_list(made, options.out, *result.int4_tensors);
+      result.int4 = options.choose_int4(made);
+      write_with_list(made, options.out, *result.int4);
     });
   } else {
     writer.finish(check);

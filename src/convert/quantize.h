@@ -13,31 +13,39 @@
 
 namespace onebit {
 
+/// Which tensors use 4-bit activations for prompts, and what each of the measured ones costs.
+struct Int4List {
+  std::vector<std::string> tensors;   ///< onebit.w4a4_tensors
+  std::vector<std::string> measured;  ///< onebit.w4a4_measured
+  std::vector<float> divergence;      ///< [measured] onebit.w4a4_divergence, nats
+};
+
 struct QuantizeOptions {
   std::string in, out;
   BlockType type = BlockType::q4_0;
+  Finer finer = Finer::none;                              ///< of q4_k and q5_k files only
   std::vector<std::pair<std::string, BlockType>> wishes;  ///< see Mixture
   bool rotate = false;                                    ///< rotate, quantise to q4_0 and stamp
   std::string importance;                                 ///< path of an importance matrix, or empty
   TensorEncoder* encoder = nullptr;  ///< may be null; tensors then go by block, those outside of blocks first
-  /// Sees the complete file and names the tensors that use 4-bit activations for prompts (onebit.w4a4_tensors). The
-  /// file is then written a second time, so it needs its size twice while this goes on. Empty: no such list.
-  std::function<std::vector<std::string>(const GgufFile& made)> choose_int4;
+  /// Sees the complete file and names the tensors that use 4-bit activations for prompts. The file is then written a
+  /// second time, so it needs its size twice while this goes on. Empty: no such list.
+  std::function<Int4List(const GgufFile& made)> choose_int4;
   int threads = 0;            ///< 0: all cores
   ProgressCallback progress;  ///< return false to stop, which throws Error(runtime) and leaves no file
 };
 
 struct QuantizeResult {
   int64_t n_tensors = 0, n_rotated = 0;
-  uint64_t bytes_in = 0, bytes_out = 0;                  ///< of the files
-  std::optional<std::vector<std::string>> int4_tensors;  ///< the list that was stored, if one was asked for
+  uint64_t bytes_in = 0, bytes_out = 0;  ///< of the files
+  std::optional<Int4List> int4;          ///< the list that was stored, if one was asked for
 };
 
 /// Refuses a source that making `type` of it would spoil: rotated already, or coarser than q8_0.
 void check_source(const GgufFile& file, BlockType type);
 
-/// A copy of `made` at `path` that lists the tensors whose inputs are 4-bit codes for prompts.
-void write_with_list(const GgufFile& made, const std::string& path, const std::vector<std::string>& list);
+/// A copy of `made` at `path` with this list.
+void write_with_list(const GgufFile& made, const std::string& path, const Int4List& list);
 
 /// Throws Error(usage) for a type that can't be made, Error(refused) for a source that can't be used (already rotated,
 /// already quantised below q8_0, values that are not finite), Error(runtime) when writing fails.

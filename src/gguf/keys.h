@@ -23,6 +23,8 @@ inline constexpr const char* kSplitCount = "split.count";                       
 inline constexpr const char* kSplitTensorsCount = "split.tensors.count";  // i32, tensors of all parts together
 inline constexpr const char* kHadamard = "onebit.hadamard_q4_0";          // i32 or u32: 32, absent = not rotated
 inline constexpr const char* kW4a4Tensors = "onebit.w4a4_tensors";        // string array, absent = all rotated
+inline constexpr const char* kW4a4Measured = "onebit.w4a4_measured";      // string array, tensors of the next
+inline constexpr const char* kW4a4Divergence = "onebit.w4a4_divergence";  // f32 array, nats: of each one's 4-bit inputs
 
 // --- architecture: sizes --------------------------------------------------------------------------------------------
 inline std::string of(std::string_view arch, std::string_view suffix) { return fmt::format("{}.{}", arch, suffix); }

@@ -4,48 +4,23 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "convert/tensor_encoder.h"
 #include "gguf/blocks.h"
-#include "gguf/hadamard.h"
 
 namespace onebit {
-namespace {
-
-/// First step of each block, and the step behind the last one (where rows for the head are gathered).
-std::vector<size_t> block_bounds(const Plan& plan) {
-  std::vector<size_t> bounds;
-  for (size_t s = 0; s < plan.steps().size(); ++s) {
-    const Step& step = plan.steps()[s];
-    if (step.op == Op::gather_rows) {
-      bounds.push_back(s);
-      break;
-    }
-    for (const Weight* weight : step.weights) {
-      if (block_of(weight->name) == static_cast<int64_t>(bounds.size())) bounds.push_back(s);
-    }
-  }
-  CHECK(bounds.size() >= 2);
-  return bounds;
-}
-
-bool is_product(Op op) { return op == Op::matmul || op == Op::matmul_experts; }
-
-}  // namespace
 
 BlockWalk::BlockWalk(Model& model, const TextChunks& chunks, const MeasureOptions& options)
     : model_(model),
       chunks_(chunks),
       options_(options),
-      plan_(model.plan(nullptr)),
-      bounds_(block_bounds(plan_)),
+      blocks_(model),
       hidden_(chunks.tokens.size() * static_cast<size_t>(model.config().n_embd)) {
   look_up_embeddings();
 }
 
 /// The plan's steps before the first block on the host: only a look-up in the architectures that there are.
 void BlockWalk::look_up_embeddings() {
-  CHECK(bounds_[0] == 1 && plan_.steps()[0].op == Op::embed);
-  const Weight& table = *plan_.steps()[0].weights[0];
+  CHECK(blocks_.begin(0) == 1 && plan().steps()[0].op == Op::embed);
+  const Weight& table = *plan().steps()[0].weights[0];
   const int64_t bytes = row_bytes(table.type, table.n_in());
   float* to = hidden_.data();
   for (int64_t c = 0; c < chunks_.n_chunk(); ++c) {
@@ -57,46 +32,25 @@ void BlockWalk::look_up_embeddings() {
 }
 
 Value BlockWalk::entry_of(int64_t block) const {
-  const size_t at = bounds_[static_cast<size_t>(block)];
-  std::vector<bool> before(plan_.values().size());
+  const size_t at = blocks_.begin(block);
+  std::vector<bool> before(plan().values().size());
   for (size_t s = 0; s < at; ++s) {
-    for (Value v : plan_.steps()[s].out) before[static_cast<size_t>(v.id)] = true;
+    for (Value v : plan().steps()[s].out) before[static_cast<size_t>(v.id)] = true;
   }
-  for (size_t s = at; s < plan_.steps().size(); ++s) {
-    for (Value v : plan_.steps()[s].in) {
+  for (size_t s = at; s < plan().steps().size(); ++s) {
+    for (Value v : plan().steps()[s].in) {
       if (before[static_cast<size_t>(v.id)]) return v;
     }
   }
   check_failed("a block reads what is before it", __FILE__, __LINE__);
 }
 
-std::vector<InputGroup> BlockWalk::groups(int64_t i) const {
-  std::vector<InputGroup> groups;
-  std::vector<Value> source(plan_.values().size());  // of quantised values
-  for (size_t s = 0; s < bounds_[static_cast<size_t>(i) + 1]; ++s) {
-    const Step& step = plan_.steps()[s];
-    if (step.op == Op::quantize) source[static_cast<size_t>(step.out[0].id)] = step.in[0];
-    if (!is_product(step.op) || s < bounds_[static_cast<size_t>(i)]) continue;
-    const Value read = step.in[0], from = source[static_cast<size_t>(read.id)], x = from.id >= 0 ? from : read;
-    const bool experts = step.op == Op::matmul_experts;
-    const auto same = [&](const InputGroup& g) { return g.x.id == x.id && (g.n_used > 0) == experts; };
-    auto known = std::find_if(groups.begin(), groups.end(), same);
-    if (known == groups.end()) {
-      known = groups.insert(groups.end(), {x, {}, {-1}, 0, plan_.info(x).width});
-      if (experts) known->ids = step.in[1];
-      if (experts) known->n_used = plan_.info(step.in[1]).width;
-    }
-    known->matrices.push_back(step.weights[0]);
-  }
-  return groups;
-}
-
 void BlockWalk::run(const InputCallback& inputs, const std::function<void()>& stop) {
-  CHECK(next_ < n_block());
-  const size_t begin = bounds_[static_cast<size_t>(next_)], end = bounds_[static_cast<size_t>(next_) + 1];
+  CHECK(next_ < blocks_.n_block());
+  const size_t begin = blocks_.begin(next_), end = blocks_.begin(next_ + 1);
   const Value entry = entry_of(next_);
-  const Value exit = next_ + 1 < n_block() ? entry_of(next_ + 1) : plan_.steps()[end].in[0];
-  const std::vector<InputGroup> groups = this->groups(next_);
+  const Value exit = next_ + 1 < blocks_.n_block() ? entry_of(next_ + 1) : plan().steps()[end].in[0];
+  const std::vector<InputGroup> groups = blocks_.groups(next_);
   const int64_t n_embd = model_.config().n_embd, n_tok = static_cast<int64_t>(chunks_.tokens.size());
 
   Weight table;
@@ -104,7 +58,7 @@ void BlockWalk::run(const InputCallback& inputs, const std::function<void()>& st
   table.shape = {n_tok, n_embd};
   table.data = {reinterpret_cast<const uint8_t*>(hidden_.data()), hidden_.size() * 4};
   table.gather_only = true;
-  Plan part = plan_.part(begin, end, entry, table);
+  Plan part = plan().part(begin, end, entry, table);
   part.output("exit", exit);
   const auto name_of = [](Value v) { return fmt::format("value {}", v.id); };
   const auto give = [&](Value v) {  // matrices of experts and others may read the same

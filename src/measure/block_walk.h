@@ -9,21 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "measure/block_plan.h"
 #include "measure/loaded_model.h"
 #include "measure/text_chunks.h"
 
 namespace onebit {
-
-/// Matrices that read the same value.
-struct InputGroup {
-  Value x;                              ///< f32 [rows, k]
-  std::vector<const Weight*> matrices;  ///< in the order of the plan
-  Value ids{-1};                        ///< experts: which one each (row, choice) takes [tok, n_used]
-  int64_t n_used = 0;                   ///< experts per token; 0: no experts
-  int64_t k = 0;                        ///< inputs
-
-  int64_t n_matrix() const { return matrices.front()->n_expert(); }
-};
 
 /// The inputs of one run: x [n_tok * multiple, k]; ids [n_tok, n_used] for experts. `multiple` is 1, or n_used where
 /// every (token, expert) has a row of its own.
@@ -40,24 +30,21 @@ class BlockWalk {
   /// `model` must be opened without W4A4. Throws Error(out_of_memory) when the hidden states don't fit.
   BlockWalk(Model& model, const TextChunks& chunks, const MeasureOptions& options);
 
-  const Plan& plan() const { return plan_; }
-  int64_t n_block() const { return static_cast<int64_t>(bounds_.size()) - 1; }
+  const BlockPlan& blocks() const { return blocks_; }
   /// Index of the next block to run.
   int64_t next() const { return next_; }
-  /// Inputs of block `i`.
-  std::vector<InputGroup> groups(int64_t i) const;
   /// Runs the next block; `inputs` is called for every group and chunk. `stop` is called between chunks, may throw.
   void run(const InputCallback& inputs, const std::function<void()>& stop);
 
  private:
+  const Plan& plan() const { return blocks_.plan(); }
   void look_up_embeddings();
   Value entry_of(int64_t block) const;
 
   Model& model_;
   const TextChunks& chunks_;
   MeasureOptions options_;
-  Plan plan_;
-  std::vector<size_t> bounds_;  // [n_block + 1] first step of each block
+  BlockPlan blocks_;
   std::vector<float> hidden_;   // [n_tok, n_embd]
   int64_t next_ = 0;
 };

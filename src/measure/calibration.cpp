@@ -1,10 +1,8 @@
 #include "measure/calibration.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
-#include "backend/host_gemm.h"
 #include "base/error.h"
 #include "convert/tensor_stream.h"
 #include "gguf/blocks.h"
@@ -12,9 +10,6 @@
 
 namespace onebit {
 namespace {
-
-constexpr int64_t kPanel = 48;      // rows of a product of moments that one thread takes
-constexpr int64_t kPriorRows = 64;  // weight of the average of all experts, in rows
 
 /// H (I x H32) on both sides: moments of rotated inputs.
 void rotate_moments(std::vector<float>& h, int64_t k) {
@@ -41,62 +36,17 @@ void add_column_squares(const Weight& weight, std::vector<double>& sums) {
 
 }  // namespace
 
-void Moments::add(int64_t index, const float* x, int64_t n, ThreadPool& pool) {
-  std::vector<float>& sum = sums[static_cast<size_t>(index)];
-  if (sum.empty()) sum.resize(static_cast<size_t>(k * k));
-  counts[static_cast<size_t>(index)] += n;
-  std::atomic<int64_t> next{0};
-  pool.run([&](int) {
-    for (int64_t i = next.fetch_add(kPanel); i < k; i = next.fetch_add(kPanel)) {
-      host_gemm(x + i, 1, k, x + i, k, sum.data() + i * k + i, k, std::min(kPanel, k - i), k - i, n, true);
-    }
-  });
-}
-
-std::vector<float> Moments::mean(int64_t index) const {
-  std::vector<float> mean(static_cast<size_t>(k * k));
-  const auto add = [&](const std::vector<float>& sum, double factor) {
-    for (size_t i = 0; i < sum.size(); ++i) mean[i] += static_cast<float>(factor * sum[i]);
-  };
-  int64_t total = 0;
-  for (const int64_t count : counts) total += count;
-  if (total == 0) return mean;
-  const int64_t own = counts[static_cast<size_t>(index)], prior = counts.size() > 1 ? kPriorRows : 0;
-  const double per_row = 1.0 / static_cast<double>(own + prior);
-  add(sums[static_cast<size_t>(index)], per_row);
-  for (const std::vector<float>& sum : sums) {
-    if (prior > 0) add(sum, per_row * static_cast<double>(prior) / static_cast<double>(total));
-  }
-  return mean;
-}
-
-Calibration::Calibration(Model& model, const TextChunks& chunks, CalibrationOptions options)
-    : model_(model),
-      options_(std::move(options)),
-      pool_(options_.measure.backend.n_threads),
-      walk_(model, chunks, options_.measure) {}
+Calibration::Calibration(const GgufFile& file, MomentSource& source, CalibrationOptions options)
+    : file_(file), source_(source), options_(std::move(options)), pool_(options_.threads) {}
 
 void Calibration::begin_block(int64_t block) {
   if (block == block_) return;
   block_ = block;
   inputs_.clear();
   factors_.clear();
-  while (walk_.next() <= block && walk_.next() < walk_.n_block()) {
-    const bool wanted = walk_.next() == block;
-    if (wanted) {
-      for (InputGroup& group : walk_.groups(block)) {
-        Input input;
-        const auto n = static_cast<size_t>(group.n_matrix());
-        input.moments = {group.k, std::vector<std::vector<float>>(n), std::vector<int64_t>(n)};
-        input.group = std::move(group);
-        inputs_.push_back(std::move(input));
-      }
-    }
-    walk_.run(
-        [&](const InputGroup& group, const InputRows& rows) {
-          if (wanted) collect(group, rows);
-        },
-        options_.stop);
+  if (block < 0 || block >= source_.blocks().n_block()) return;  // beside the blocks, or of a drafting head
+  for (InputMoments& input : source_.block(block)) {
+    inputs_.push_back({std::move(input.group), std::move(input.moments), nullptr, false});
   }
   if (options_.balance != 0) balance();
 }
@@ -107,7 +57,8 @@ void Calibration::balance() {
     const Moments& moments = inputs_[i].moments;
     const bool first = std::none_of(inputs_.begin(), inputs_.begin() + static_cast<int64_t>(i),
                                     [&](const Input& other) { return other.group.x.id == inputs_[i].group.x.id; });
-    if (!first || moments.k % kGptqBlock != 0 || walk_.plan().info(inputs_[i].group.x).multiple != 1) continue;
+    const int64_t multiple = source_.blocks().plan().info(inputs_[i].group.x).multiple;
+    if (!first || !has_moments(inputs_[i].group) || multiple != 1) continue;
     BalancedInput input{inputs_[i].group.x, {}, {}, {}};
     std::vector<double> energy(static_cast<size_t>(moments.k)), norms(static_cast<size_t>(moments.k));
     for (const Input& reader : inputs_) {
@@ -124,27 +75,7 @@ void Calibration::balance() {
       input.rms.push_back(static_cast<float>(std::sqrt(energy[j])));
       input.column_norm.push_back(static_cast<float>(std::sqrt(norms[j])));
     }
-    balance_input(walk_.plan(), input, options_.balance, factors_);
-  }
-}
-
-void Calibration::collect(const InputGroup& group, const InputRows& rows) {
-  const auto known = std::find_if(inputs_.begin(), inputs_.end(), [&](const Input& input) {
-    return input.group.x.id == group.x.id && input.group.n_used == group.n_used;
-  });
-  CHECK(known != inputs_.end());
-  if (group.k % kGptqBlock != 0) return;
-  if (group.n_used == 0) return known->moments.add(0, rows.x.data(), rows.n_row, pool_);
-  for (int64_t expert = 0; expert < group.n_matrix(); ++expert) {
-    gathered_.clear();
-    for (size_t i = 0; i < rows.ids.size(); ++i) {
-      if (rows.ids[i] != expert) continue;
-      const auto row = static_cast<int64_t>(i) / (rows.multiple == 1 ? group.n_used : 1);
-      const auto from = rows.x.begin() + row * group.k;
-      gathered_.insert(gathered_.end(), from, from + group.k);
-    }
-    const auto n = static_cast<int64_t>(gathered_.size()) / group.k;
-    if (n > 0) known->moments.add(expert, gathered_.data(), n, pool_);
+    balance_input(source_.blocks().plan(), input, options_.balance, factors_);
   }
 }
 
@@ -202,7 +133,7 @@ std::vector<uint8_t> Calibration::encode(const TensorInfo& tensor, const TensorC
   const int64_t bytes = row_bytes(BlockType::q4_0, k);
   std::vector<uint8_t> out(static_cast<size_t>(tensor.n_rows() * bytes));
   std::vector<float> w(static_cast<size_t>(n * k));
-  const std::string label = model_.file().path() + ": tensor " + printable(tensor.name);
+  const std::string label = file_.path() + ": tensor " + printable(tensor.name);
   for (int64_t m = 0; m < n_matrix; ++m) {
     options_.stop();
     decode_row(tensor.type, tensor.data.data() + m * n * tensor.row_bytes(), w.data(), n * k);

@@ -44,9 +44,9 @@ int64_t write_imatrix(Model& model, const TextChunks& chunks, const MeasureOptio
   std::map<std::string, Sums> by_tensor;
   BlockWalk walk(model, chunks, options);
   int64_t runs = 0;
-  while (walk.next() < walk.n_block()) {
+  while (walk.next() < walk.blocks().n_block()) {
     std::map<std::pair<int32_t, int64_t>, Sums> by_input;  // matrices of a group share their sums
-    const std::vector<InputGroup> groups = walk.groups(walk.next());
+    const std::vector<InputGroup> groups = walk.blocks().groups(walk.next());
     walk.run(
         [&](const InputGroup& group, const InputRows& rows) {
           Sums& sums = by_input[{group.x.id, group.n_used}];
@@ -56,7 +56,7 @@ int64_t write_imatrix(Model& model, const TextChunks& chunks, const MeasureOptio
           }
           add_rows(sums, group, rows);
         },
-        [&] { progress(static_cast<double>(runs++) / static_cast<double>(walk.n_block() * chunks.n_chunk())); });
+        [&] { progress(static_cast<double>(runs++) / static_cast<double>(walk.blocks().n_block() * chunks.n_chunk())); });
     for (const InputGroup& group : groups) {
       for (const Weight* matrix : group.matrices) by_tensor[matrix->name] = by_input[{group.x.id, group.n_used}];
     }

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <map>
 #include <set>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "gguf/keys.h"
 #include "measure/evaluation.h"
 
 namespace onebit {
@@ -51,7 +54,75 @@ double divergence_from(Reference& reference, const CodeTable& table, LoadedModel
   return sum / static_cast<double>(rows.size());
 }
 
-/// The best divergence per cost first; what no longer fits is passed over.
+}  // namespace
+
+int64_t cost_of(const Weight& weight, const ModelConfig& config) {
+  const int64_t used = weight.n_expert() > 1 ? std::min(weight.n_expert(), config.n_expert_used) : 1;
+  return weight.n_in() * weight.n_out() * used;
+}
+
+std::vector<Int4Unit> int4_units(const Model& model) {
+  double total = 0;
+  std::vector<Int4Unit> units;
+  for (const Weight& weight : model.weights().all()) {
+    if (weight.shape.size() < 2 || !weight.name.starts_with("blk.") || !type_info(weight.type).quantised) continue;
+    const auto cost = static_cast<double>(cost_of(weight, model.config()));
+    total += cost;
+    if (may_take_int4(weight) && weight.rotated) units.push_back({weight.name, cost, 0, false});
+  }
+  for (Int4Unit& unit : units) unit.share /= total;
+  return units;
+}
+
+std::vector<Int4Unit> measure_int4(LoadedModel& model, const TextChunks& chunks,
+                                   const std::function<void(double)>& progress) {
+  Weights& weights = model.model().mutable_weights();
+  std::vector<Int4Unit> units = int4_units(model.model());
+  ThreadPool pool(0);
+  const CodeTable table;
+  Reference reference;
+  reference.n_vocab = model.model().config().n_vocab;
+  reference.codes.resize(static_cast<size_t>(chunks.n_chunk() * (chunks.n_ctx - first_scored(chunks.n_ctx))) *
+                         static_cast<size_t>(reference.n_vocab));
+  const auto use = [&](const std::set<std::string>& int4) {
+    weights.set_int4(int4);
+    model.recompile();
+  };
+  use({});
+  each_row(model, chunks, pool,
+           [&](int64_t row, std::span<const float> logits) { encode_logits(logits, reference.row(row)); });
+  for (size_t i = 0; i < units.size(); ++i) {
+    use({units[i].tensor});
+    units[i].divergence = divergence_from(reference, table, model, chunks, pool);
+    progress(static_cast<double>(i + 1) / static_cast<double>(units.size()));
+  }
+  use({});
+  return units;
+}
+
+std::vector<Int4Unit> measured_int4(const Model& model) {
+  const GgufFile& file = model.file();
+  if (!file.has(keys::kW4a4Measured)) {
+    refuse("{}: expected divergences measured earlier ({}), found none: give a text with -f", file.path(),
+           keys::kW4a4Measured);
+  }
+  const auto names = file.require<std::vector<std::string>>(keys::kW4a4Measured);
+  const auto values = file.require<std::vector<float>>(keys::kW4a4Divergence);
+  std::map<std::string, float> divergence;
+  for (size_t i = 0; i < std::min(names.size(), values.size()); ++i) divergence[names[i]] = values[i];
+  std::vector<Int4Unit> units = int4_units(model);
+  for (Int4Unit& unit : units) {
+    const auto known = divergence.find(unit.tensor);
+    if (known == divergence.end() || !std::isfinite(known->second)) {
+      refuse("{}: expected a divergence of {} in {}, found none: give a text with -f", file.path(),
+             printable(unit.tensor), keys::kW4a4Divergence);
+    }
+    unit.divergence = known->second;
+  }
+  return units;
+}
+
+// The best divergence per cost first; what no longer fits is passed over.
 void keep_exact(std::vector<Int4Unit>& units, double budget) {
   std::vector<Int4Unit*> order;
   for (Int4Unit& unit : units) order.push_back(&unit);
@@ -62,53 +133,6 @@ void keep_exact(std::vector<Int4Unit>& units, double budget) {
     unit->exact = true;
     budget -= unit->share;
   }
-}
-
-}  // namespace
-
-int64_t cost_of(const Weight& weight, const ModelConfig& config) {
-  const int64_t used = weight.n_expert() > 1 ? std::min(weight.n_expert(), config.n_expert_used) : 1;
-  return weight.n_in() * weight.n_out() * used;
-}
-
-std::vector<Int4Unit> choose_int4(LoadedModel& model, const TextChunks& chunks, double budget,
-                                  const std::function<void(double)>& progress) {
-  Weights& weights = model.model().mutable_weights();
-  const ModelConfig& config = model.model().config();
-  double total = 0;
-  std::vector<Int4Unit> units;
-  for (const Weight& weight : weights.all()) {
-    if (weight.shape.size() < 2 || !weight.name.starts_with("blk.") || !type_info(weight.type).quantised) continue;
-    const auto cost = static_cast<double>(cost_of(weight, config));
-    total += cost;
-    if (may_take_int4(weight) && weight.rotated) units.push_back({weight.name, cost, 0, false});
-  }
-  for (Int4Unit& unit : units) unit.share /= total;
-
-  ThreadPool pool(0);
-  const CodeTable table;
-  Reference reference;
-  reference.n_vocab = config.n_vocab;
-  reference.codes.resize(static_cast<size_t>(chunks.n_chunk() * (chunks.n_ctx - first_scored(chunks.n_ctx))) *
-                         static_cast<size_t>(config.n_vocab));
-  weights.set_int4({});
-  model.recompile();
-  each_row(model, chunks, pool,
-           [&](int64_t row, std::span<const float> logits) { encode_logits(logits, reference.row(row)); });
-  for (size_t i = 0; i < units.size(); ++i) {
-    weights.set_int4({units[i].tensor});
-    model.recompile();
-    units[i].divergence = divergence_from(reference, table, model, chunks, pool);
-    progress(static_cast<double>(i + 1) / static_cast<double>(units.size()));
-  }
-  keep_exact(units, budget);
-  std::set<std::string> int4;
-  for (const Int4Unit& unit : units) {
-    if (!unit.exact) int4.insert(unit.tensor);
-  }
-  weights.set_int4(int4);
-  model.recompile();
-  return units;
 }
 
 }  // namespace onebit

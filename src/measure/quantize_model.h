@@ -18,6 +18,7 @@ struct ModelQuantizeOptions {
   int64_t n_ctx = 512;
   int64_t n_chunks = 128;  ///< most chunks that the statistics are taken from
   bool gptq = false;
+  std::string hessians;  ///< with gptq: path of saved second moments, or empty: they are taken from the text
   double balance = 0;                     ///< exponent of the channel balance, with gptq
   std::optional<double> budget;           ///< share of multiplications that may keep exact activations, 0..1
   int64_t n_budget_chunks = 4;            ///< chunks that each matrix is measured on
@@ -30,7 +31,8 @@ struct ModelQuantizeResult {
   std::vector<Int4Unit> units;  ///< what was measured, with a budget
 };
 
-/// A file that is rotated already, given with a budget and without gptq, is copied with a new list.
+/// A file that is rotated already, given with a budget and without gptq, is copied with a new list; without a text from
+/// what was measured when its present list was made.
 /// Throws as quantize() does, and Error(refused) for a model that can't be run.
 ModelQuantizeResult quantize_model(ModelQuantizeOptions options);
 

@@ -167,7 +167,7 @@ def test_quantize_refuses_and_leaves_nothing(bit, files, tmp_path):
 
 
 def test_quantize_types(bit, files, tmp_path):
-    for kind in ("q4_0", "q4_1", "q8_0", "f16", "bf16"):
+    for kind in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "f16", "bf16"):
         out = tmp_path / f"{kind}.gguf"
         assert bit("quantize", files.bf16, out, "--type", kind.upper()).code == 0
         types = {t["type"] for t in document(bit("inspect", out, "--json"))["tensors"]}
@@ -204,6 +204,44 @@ def test_quantize_ended_by_a_signal_leaves_nothing(binary, tmp_path):
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 1, error
     assert list(out.parent.iterdir()) == []
+
+
+def test_calibration_ended_by_a_signal_leaves_nothing(binary, files, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"def f{i}(x): return x + {i}\n" for i in range(20000)))
+    out = tmp_path / "out"
+    out.mkdir()
+    whole = ["--hadamard", "32", "--gptq", "-f", text, "--chunks", "500", "--w4a4-budget", "5%"]
+    listing = ["--w4a4-budget", "5%", "-f", text, "-c", "4096"]
+    moments = ["imatrix", "--hessian", "-m", files.bf16, "-f", text, "-o", out / "moments.gguf"]
+    for command in (["quantize", files.bf16, out / "a.gguf", *whole], ["quantize", files.h32, out / "b.gguf", *listing], moments):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen([binary, *map(str, command), "-t", "1"], stderr=subprocess.PIPE)
+            while not catches(process, number):
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(number)
+            error = process.communicate(timeout=60)[1]
+            assert process.returncode == 1 and b"interrupted" in error, (command, error)
+            assert list(out.iterdir()) == []
+
+
+def test_quantize_from_moments(bit, files, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"def f{i}(x): return x + {i}\n" for i in range(400)))
+    moments, ours, same = (tmp_path / name for name in ("moments.gguf", "ours.gguf", "same.gguf"))
+    assert bit("imatrix", "--hessian", "-m", files.bf16, "-f", text, "-o", moments, "-c", "64", "--chunks", "8").code == 0
+    flags = ["--hadamard", "32", "--gptq"]
+    assert bit("quantize", files.bf16, ours, *flags, "-f", text, "-c", "64", "--chunks", "8").code == 0
+    assert bit("quantize", files.bf16, same, *flags, "--hessian", moments).code == 0
+    assert ours.read_bytes() == same.read_bytes()
+    for wrong in (["--gptq"], ["--hessian", moments], ["--gptq", "--hessian", moments, "-f", text], ["-f", text]):
+        done = bit("quantize", files.bf16, tmp_path / "no.gguf", *wrong)
+        assert done.code == 2, done
+    assert bit("quantize", files.bf16, tmp_path / "no.gguf", *flags, "--hessian", moments, "--w4a4-budget", "5%").code == 2
+    assert bit("quantize", files.bf16, tmp_path / "no.gguf", "--gptq", "--hessian", files.q8).code == 3
+    assert bit("quantize", files.qwen3, tmp_path / "no.gguf", "--gptq", "--hessian", moments).code == 3
+    assert not (tmp_path / "no.gguf").exists()
 
 
 def test_convert_refuses_and_leaves_nothing(bit, files, tmp_path):

@@ -9,9 +9,8 @@
 
 namespace onebit::test {
 
-inline void write_tiny_text_model(const std::string& path) {
+inline void write_tiny_text_model(const std::string& path, TinyShape shape = {}) {
   const TokenizerData data = byte_tokenizer_data();
-  TinyShape shape;
   shape.n_vocab = static_cast<int64_t>(data.tokens.size());
   const std::string bare = path + ".bare";
   write_tiny_target(bare, shape);
