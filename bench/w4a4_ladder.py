@@ -2,13 +2,14 @@
 """Accuracy of 4-bit activations, rung by rung: divergence of each way to quantise a model from the model itself.
 
 usage: bench/w4a4_ladder.py SOURCE.gguf --calibration TEXT --text code=FILE --text prose=FILE [--binary build/1bit]
-                            [--chunks 40] [--calibration-chunks 256] [--work DIR] [--csv FILE] [--only SUBSTRING ...]
+                            [--chunks 40] [--calibration-chunks 128] [--work DIR] [--csv FILE] [--only WORDS ...] [--skip WORDS ...]
   SOURCE.gguf   q8_0, f16, bf16 or f32; its own predictions with 8-bit activations are the reference
   TEXT          what the second moments and the lists are taken from; must not overlap with the evaluated texts
 
 Makes every file with `1bit quantize` and evaluates it with `1bit eval --against`. Files, saved predictions and results stay in DIR
-and are used again, so that an interrupted ladder goes on. Prints a Markdown table; ratios are to q4_0 with scale search and exact activations, whose other tensors (embedding,
-ssm_out) have the types that they have in rotated files, so that only the blocks' matrices differ.
+and are used again, so that an interrupted ladder goes on. Prints a Markdown table; ratios are to q4_0 with scale search and exact
+activations, whose other tensors (embedding, ssm_out) have the types that they have in rotated files, so that only the blocks'
+matrices differ.
 """
 import argparse
 import csv
@@ -171,14 +172,16 @@ def main():
     parser.add_argument("--text", action="append", required=True)
     parser.add_argument("--binary", default="build/1bit")
     parser.add_argument("--chunks", type=int, default=40)
-    parser.add_argument("--calibration-chunks", type=int, default=256)
+    parser.add_argument("--calibration-chunks", type=int, default=128)
     parser.add_argument("--work", default="w4a4-ladder")
     parser.add_argument("--csv")
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--only", nargs="*", default=[], help="rungs whose names contain one of these")
+    parser.add_argument("--skip", nargs="*", default=[], help="but none of these")
     ladder = Ladder(parser.parse_args())
     rows, base = [], {}
     for rung in RUNGS:
-        if ladder.args.only and rung[0] != BASE and not any(word in rung[0] for word in ladder.args.only):
+        wanted = not ladder.args.only or any(words in rung[0] for words in ladder.args.only)
+        if rung[0] != BASE and (not wanted or any(words in rung[0] for words in ladder.args.skip)):
             continue
         for row in ladder.evaluate(rung):
             if rung[0] == BASE:
