@@ -1,7 +1,8 @@
 // Measures the matrix product of the CPU backend on the shapes of a 27B model: multiply-adds per second and per cycle,
 // and bytes of weights per second, by block type, number of rows and threads.
 //
-//   matmul_bench [--isa avx512|avx2|portable] [--type q4_0] [--threads 1,2] [--rows 1,2,4,8,16,512] [--seconds 1]
+//   matmul_bench [--isa amx|avx512|avxvnni|avx2|portable] [--type q4_0] [--threads 1,2] [--rows 1,2,4,8,16,512]
+//   [--seconds 1]
 //
 // Each figure is the best of repeated runs over `--seconds`: on a shared machine the best is what the kernel can do.
 // Weights are random bytes; for few rows there are enough matrices in turn that they come from memory, not from a

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Our speed beside another engine's on the same random weights, interleaved.
 
-usage: bench/peers.py --peer "llama-bench" [--peer "other/llama-bench -rtr 1"] [--binary build/1bit] [--threads 2] [--reps 5]
-                      [--prompt 8,16,128,512] [--gen 64] [--depth 0] [--keep DIR] [--csv FILE] SHAPE ...
+usage: bench/peers.py --peer llama.cpp="llama-bench" [--peer ik="other/llama-bench -rtr 1"] [--binary build/1bit] [--isa amx,avx512]
+                      [--threads 2] [--reps 5] [--prompt 8,16,128,512] [--gen 64] [--depth 0] [--keep DIR] [--csv FILE]
+                      SHAPE ...
 
 SHAPE is what `1bit bench -m shape:SHAPE` takes, e.g. qwen3-0.6b or qwen3.8-27b@4,vocab=151936. Each shape is written to a file that
-both engines read. --peer is a command that understands llama-bench's flags (-m -t -p -n -d -r -o json). Each repetition runs every
-engine once, one after the other, as fresh processes. Prints a Markdown table of medians (best) and ratios to the fastest peer of each
+all engines read, or is such a file itself. --peer is a name and a command that understands llama-bench's flags (-m -t -p -n -d -r
+-o json). --isa runs ours once with each of these instruction sets. Each repetition runs every engine once, one after the other, as fresh
+processes. Prints a Markdown table of medians (best) and ratios to the fastest peer of each
 row; the CSV has one line for each engine, row and repetition.
 """
 import argparse
@@ -28,10 +30,10 @@ def output_of(command):
     return done.stdout
 
 
-def run_ours(args, path):
+def run_ours(args, path, isa):
     """Tokens a second by row name (pp512, tg64@2048 ...)."""
     command = [args.binary, "bench", "-m", path, "-t", str(args.threads), "--prompt", args.prompt, "--gen", args.gen, "--verify", "0",
-               "--depth", args.depth, "--reps", "1", "--json"]
+               "--depth", args.depth, "--reps", "1", "--json"] + (["--isa", isa] if isa else [])
     return {row["test"]: row["tokens_per_second"]["median"] for row in json.loads(output_of(command))["rows"]}
 
 
@@ -48,9 +50,10 @@ def run_peer(args, peer, path):
 
 def measure(args, shape, path):
     """{engine: {row: [tokens a second of each repetition]}}"""
-    engines = {"1bit": lambda: run_ours(args, path)}
+    engines = {own: lambda isa=isa: run_ours(args, path, isa) for own, isa in args.own.items()}
     for peer in args.peer:
-        engines[peer] = lambda peer=peer: run_peer(args, peer, path)
+        name, command = peer.split("=", 1)
+        engines[name] = lambda command=command: run_peer(args, command, path)
     results = {name: {} for name in engines}
     for _ in range(args.reps):
         for name, run in engines.items():
@@ -71,26 +74,30 @@ def main():
     parser.add_argument("--depth", default="0")
     parser.add_argument("--keep", help="folder for the files of the shapes; those that are there are used")
     parser.add_argument("--csv")
+    parser.add_argument("--isa", help="instruction sets of ours, between commas; without: the best")
     args = parser.parse_args()
+    args.own = {f"1bit {isa}": isa for isa in args.isa.split(",")} if args.isa else {"1bit": ""}
     lines = []
-    print("| shape | row | 1bit t/s, median (best) | fastest peer | ratio |\n|---|---|---|---|---|")
+    print("| shape | engine | row | t/s, median (best) | fastest peer | ratio |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
         for shape in args.shapes:
-            path = os.path.join(args.keep or scratch, re.sub(r"[^\w.-]+", "-", shape) + ".gguf")
+            is_file = os.path.exists(shape)
+            path = shape if is_file else os.path.join(args.keep or scratch, re.sub(r"[^\w.-]+", "-", shape) + ".gguf")
+            shape = os.path.splitext(os.path.basename(shape))[0] if is_file else shape
             if not os.path.exists(path):
                 output_of([args.binary, "convert", f"shape:{shape}", path])
             results = measure(args, shape, path)
             for engine, rows in results.items():
                 lines += [[shape, engine, row, rep, round(speed, 2)] for row, speeds in rows.items() for rep, speed in enumerate(speeds)]
-            for row, ours in results["1bit"].items():
-                peers = [rows[row] for engine, rows in results.items() if engine != "1bit" and row in rows]
+            for own, row in ((own, row) for own in args.own for row in results[own]):
+                peers = [rows[row] for engine, rows in results.items() if engine not in args.own and row in rows]
                 if not peers:
                     continue
-                theirs = max(peers, key=statistics.median)
+                ours, theirs = results[own][row], max(peers, key=statistics.median)
                 ratio = statistics.median(ours) / statistics.median(theirs)
-                print(f"| {shape} | {row} | {statistics.median(ours):.1f} ({max(ours):.1f}) | "
+                print(f"| {shape} | {own} | {row} | {statistics.median(ours):.1f} ({max(ours):.1f}) | "
                       f"{statistics.median(theirs):.1f} ({max(theirs):.1f}) | {ratio:.2f} |", flush=True)
-            if not args.keep:
+            if not args.keep and not is_file:
                 os.remove(path)
     if args.csv:
         with open(args.csv, "w", newline="") as file:

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
+#include <map>
 #include <new>
 #include <numeric>
 
@@ -99,8 +101,7 @@ std::unique_ptr<OpRig> generation_rig() {
   const Value x = rig->feed(256);
   rig->check("f32", plan.matmul(x, rig->random_floats({70, 256})), kLong);
   for (const BlockType type : {BlockType::q4_0, BlockType::q8_0, BlockType::q4_k, BlockType::q6_k}) {
-    rig->check(type_name(type), plan.matmul(plan.quantize(x, {}), rig->random_weight(type, {70, 256})),
-               kLong);
+    rig->check(type_name(type), plan.matmul(plan.quantize(x, {}), rig->random_weight(type, {70, 256})), kLong);
   }
   TestBatch prompt = prompt_batch(kPrompt);
   for (int32_t& token : prompt.tokens) token %= 64;
@@ -150,7 +151,7 @@ TEST(Cpu, LongContextsAgreeWithRef) {
 TEST(Cpu, RowsReadBackFromStripsAreThoseOfTheFile) {
   ThreadPool threads(2);
   Rng rng(5);
-  for (const char* isa : {"portable", "avx2", "avx512"}) {
+  for (const char* isa : {"portable", "avx2", "avxvnni", "avx512", "amx"}) {
     const cpu::Kernels* kernels = nullptr;
     try {
       kernels = &cpu::choose_kernels(isa);
@@ -175,6 +176,76 @@ TEST(Cpu, RowsReadBackFromStripsAreThoseOfTheFile) {
   }
 }
 
+/// A product of 40 rows, its argmax and its 5 largest columns; `logits`: the product is a result too.
+std::unique_ptr<OpRig> choice_rig(bool logits) {
+  auto rig = std::make_unique<OpRig>("choice", 40, 13);
+  constexpr int64_t n_in = 256, n_out = 1300;
+  Rng rng(17);
+  std::vector<float> rows = random_values(rng, rig->n_token() * n_in), table = random_values(rng, n_out * n_in);
+  for (int64_t i = 0; i < n_in; ++i) {  // equal columns far apart, and a row without an order
+    table[static_cast<size_t>(900 * n_in + i)] = table[static_cast<size_t>(30 * n_in + i)];
+    rows[static_cast<size_t>(3 * n_in + i)] = NAN;
+    rows[static_cast<size_t>(4 * n_in + i)] = 0;
+    rows[static_cast<size_t>(5 * n_in + i)] = table[static_cast<size_t>(30 * n_in + i)];
+  }
+  const Value x = rig->feed(n_in, rows);
+  for (const bool quantised : {false, true}) {
+    const Weight& w =
+        quantised ? rig->random_weight(BlockType::q6_k, {n_out, n_in}) : rig->floats({n_out, n_in}, table);
+    const auto product = [&] { return rig->plan.matmul(quantised ? rig->plan.quantize(x, {}) : x, w); };
+    const Value first = product();
+    rig->check("next", rig->plan.argmax(first));
+    const Value second = product();
+    const auto [ids, values] = rig->plan.top_k(second, 5);
+    rig->check("ids", ids);
+    rig->check("values", values);
+    if (logits) rig->plan.output("first", first);
+    if (logits) rig->plan.output("second", second);
+  }
+  rig->finish();
+  rig->batches = {prompt_batch(40), prompt_batch(7), prompt_batch(1)};
+  return rig;
+}
+
+TEST(Cpu, ChoicesAreTheSameWithoutTheRowsTheyAreMadeFrom) {
+  const std::unique_ptr<OpRig> alone = choice_rig(false), both = choice_rig(true);
+  for (const char* isa : {"", "portable"}) {
+    for (const int n_threads : {1, 3}) {
+      std::map<std::string, std::vector<Result>> expected, actual;
+      for (Result& result : run_rig(*both, *cpu(n_threads, isa))) expected[result.where].push_back(result);
+      for (Result& result : run_rig(*alone, *cpu(n_threads, isa))) actual[result.where].push_back(result);
+      for (const auto& [where, results] : actual) {
+        ASSERT_EQ(results.size(), expected[where].size()) << where;
+        for (size_t i = 0; i < results.size(); ++i) {
+          EXPECT_EQ(results[i].ids, expected[where][i].ids) << where << " " << i;
+          if (where.find("values") == std::string::npos) continue;
+          for (size_t j = 0; j < results[i].values.size(); ++j) {
+            const float a = results[i].values[j], b = expected[where][i].values[j];
+            EXPECT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << where << " " << j << ": " << a << ", " << b;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Cpu, BatchesMayAskForChoicesOnly) {
+  const std::unique_ptr<OpRig> rig = choice_rig(true);
+  const auto backend = cpu(2);
+  for (const TestWeight& weight : rig->weights()) backend->load(weight.weight);
+  const auto program = backend->compile(rig->plan, {}, rig->limits);
+  const TestBatch made = prompt_batch(40);
+  std::vector<int32_t> ids[2];
+  for (const bool choices_only : {false, true}) {
+    const Batch batch{
+        .tokens = made.tokens, .sequences = made.sequences, .outputs = made.outputs, .choices_only = choices_only};
+    program->wait(program->submit(batch));
+    ids[choices_only].resize(5 * 40);
+    program->read(rig->plan.find_output("ids"), 0, std::span(ids[choices_only]));
+  }
+  EXPECT_EQ(ids[0], ids[1]);
+}
+
 TEST(Cpu, WeightsTakeAboutTheirFileSize) {
   const auto backend = cpu(1);
   Rng rng(6);
@@ -193,7 +264,7 @@ TEST(Cpu, WeightsTakeAboutTheirFileSize) {
 }
 
 TEST(Cpu, NamesTheInstructionSetsThatItKnows) {
-  expect_error(ErrorKind::usage, {"sse9", "avx512", "avx2", "portable"}, [] { cpu(1, "sse9"); });
+  expect_error(ErrorKind::usage, {"sse9", "amx", "avx512", "avxvnni", "avx2", "portable"}, [] { cpu(1, "sse9"); });
   EXPECT_NE(cpu(1, "portable")->info().description.find("portable"), std::string::npos);
 }
 

@@ -61,8 +61,12 @@ class BenchLine {
                             .slot = 0,
                             .n_commit = n_commit_,
                             .pages = pages_};
-    target_.engine.run_target(
-        {.tokens = tokens, .sequences = {&sequence, 1}, .outputs = outputs_, .source_rows = {}, .tap_rows = tap_rows_});
+    target_.engine.run_target({.tokens = tokens,
+                               .sequences = {&sequence, 1},
+                               .outputs = outputs_,
+                               .source_rows = {},
+                               .tap_rows = tap_rows_,
+                               .choices_only = true});
     n_commit_ = 0;
     target_.n_written = std::max(target_.n_written, n_past_ + n);
     if (phase != Phase::verify) n_past_ += n;

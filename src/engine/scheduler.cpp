@@ -327,15 +327,17 @@ void Scheduler::Impl::add_prompt(Generation& generation) {
 /// Taps are stored unless no row of the batch is one that the drafter will still see.
 void Scheduler::Impl::run_target() {
   taps.clear();
-  bool seen = false, prompts = false;
+  bool seen = false, prompts = false, logits = false;
   for (size_t i = 0; i < members.size(); ++i) {
     if (engine.drafter()) speculator.place_taps(members[i]->session(), sequences[i], taps);
     seen = seen || sequences[i].pos + sequences[i].n_tok > members[i]->session().draft_begin();
     prompts = prompts || sequences[i].phase == Phase::prompt;
+    logits = logits || members[i]->sampler().needs_logits();
   }
   if (!seen) taps.clear();
   const auto start = std::chrono::steady_clock::now();
-  engine.run_target({.tokens = tokens, .sequences = sequences, .outputs = outputs, .tap_rows = taps});
+  engine.run_target(
+      {.tokens = tokens, .sequences = sequences, .outputs = outputs, .tap_rows = taps, .choices_only = !logits});
   const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
   if (!prompts) speculator.observe_target(static_cast<int64_t>(tokens.size()), ms.count());
 }

@@ -60,7 +60,8 @@ void Speculator::measure(Session& session) {
     std::iota(outputs_.begin(), outputs_.end(), 0);
     const Sequence rows = session.rows(0, static_cast<int32_t>(n), n > 1 ? Phase::verify : Phase::decode);
     const auto taps = engine_.drafter() ? std::span(ring).first(static_cast<size_t>(n)) : std::span<int32_t>();
-    engine_.run_target({.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_, .tap_rows = taps});
+    engine_.run_target(
+        {.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_, .tap_rows = taps, .choices_only = true});
     session.keep({});
   };
   const bool chained = engine_.drafter() && engine_.drafter()->chained();

@@ -39,6 +39,8 @@ struct Batch {
   std::span<const int32_t> source_rows = {};  // load_rows: row of the rows buffer for each row [n_tok]
   std::span<const int32_t> tap_rows = {};     // store_rows: row of the rows buffer for each row [n_tok], -1: none;
                                               // empty: nothing is stored
+  // Of values that an argmax or top_k chooses from only the choice will be read: a backend need not write them.
+  bool choices_only = false;
 
   int32_t n_tok() const { return sequences.empty() ? 0 : sequences.back().row + sequences.back().n_tok; }
   int32_t n_out() const { return static_cast<int32_t>(outputs.size()); }

@@ -22,8 +22,9 @@ struct Device {
 
 inline std::vector<Device> test_devices() {
   std::vector<Device> usable;
-  for (const Device& device : {Device{"ref", ""}, Device{"cpu", "portable"}, Device{"cpu", "avx2"},
-                               Device{"cpu", "avx512"}, Device{"cuda", ""}}) {
+  for (const Device& device :
+       {Device{"ref", ""}, Device{"cpu", "portable"}, Device{"cpu", "avx2"}, Device{"cpu", "avxvnni"},
+        Device{"cpu", "avx512"}, Device{"cpu", "amx"}, Device{"cuda", ""}}) {
     try {
       device.make();
       usable.push_back(device);

@@ -65,7 +65,7 @@ class CpuBackend : public Backend {
   }
   void join(Membership membership) override { membership_ = std::move(membership); }
 
-  Peaks measure_peaks() override { return cpu::measure_peaks(pool_.size()); }
+  Peaks measure_peaks() override { return cpu::measure_peaks(pool_.size(), kernels_.isa); }
 
  private:
   const cpu::Kernels& kernels_;

@@ -18,13 +18,21 @@ using GemmFn = void (*)(const float* a, int64_t a_row, int64_t a_col, const void
 /// and summed in f32. `act` is a tile of exactly n_tok tokens (1..16).
 using TileFn = void (*)(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
 
+constexpr int64_t kAnyTokens = INT64_MAX;
+
 struct Kernels {
   const char* isa;
 
   // matmul_*.cpp
   /// By packed form: strips as they are. nullptr: only by way of wide blocks.
   TileFn matmul[kStripForms];
+  /// By packed form: up to so many tokens `matmul` is faster than the way over wide blocks.
+  int64_t most_direct[kStripForms];
   TileFn matmul_wide[kWideKinds];
+  /// On the calling thread, around calls of matmul_wide; nullptr: nothing to do.
+  void (*enter_wide)();
+  void (*leave_wide)();
+  uint8_t wide_zero;  // what 0 is in wide blocks without a minimum: 128, or 0 (codes are signed)
   /// n_block blocks of a strip (whole groups) -> wide blocks.
   void (*unpack[kStripForms])(const uint8_t* strip, int64_t n_block, uint8_t* wide);
   /// x [32 * n_block] -> token `t` of a tile of n_tok tokens.
@@ -63,6 +71,8 @@ struct Kernels {
 /// Tables of this build; nullptr when the build or the machine lacks the instruction set.
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avxvnni_kernels();
 const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
 
 }  // namespace onebit::cpu

@@ -24,6 +24,9 @@ const Kernels* avx512_kernels() {
     table.matmul[static_cast<int>(Strip::q5_k)] = matmul_q5_k_act_avx512;
     table.matmul[static_cast<int>(Strip::q6_k)] = matmul_q6_k_act_avx512;
     table.matmul[static_cast<int>(Strip::iq4_xs)] = matmul_iq4_xs_act_avx512;
+    // One tile of tokens reads these as they lie; for several they are unpacked once.
+    constexpr Strip kPacked[] = {Strip::q4_k, Strip::q5_k, Strip::q6_k, Strip::iq4_xs};
+    for (const Strip form : kPacked) table.most_direct[static_cast<int>(form)] = kTileTokens;
     return table;
   }();
   return &kTable;

@@ -23,8 +23,18 @@ namespace onebit::cpu {
                                    const TileOut& out);
 ONEBIT_TILES(portable)
 ONEBIT_TILES(avx2)
+ONEBIT_TILES(avxvnni)
 ONEBIT_TILES(avx512)
 #undef ONEBIT_TILES
+
+// AMX: tiles are set up by enter_wide and given back by leave_wide. Wide blocks have signed codes (Kernels::wide_zero =
+// 0).
+void enter_amx();
+void leave_amx();
+void matmul_wide32_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
+void matmul_wide16_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
+void matmul_wide32_min_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
+void matmul_wide16_min_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
 
 // Packed forms without the detour over wide blocks.
 void matmul_q4_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);

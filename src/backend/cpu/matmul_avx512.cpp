@@ -105,25 +105,43 @@ struct Packed {
   }
 };
 
-/// -Zero * (sum of activation codes in the group), in every lane.
-template <class Form>
-ONEBIT_INLINE __m512i start_of(const int32_t* start, const int32_t* half_sums, int g) {
-  if constexpr (Form::kZero == 0) return _mm512_setzero_si512();
-  if constexpr (Form::kGroups == 1 && Form::kZero == 8) return _mm512_set1_epi32(*start);
-  if constexpr (Form::kGroups == 1 && Form::kZero == 128) return _mm512_slli_epi32(_mm512_set1_epi32(*start), 4);
-  if constexpr (Form::kGroups == 2) {
-    const int32_t first = -Form::kZero & 0xffff, second = first << 16;
-    return _mm512_madd_epi16(_mm512_set1_epi32(*half_sums), _mm512_set1_epi32(g == 0 ? first : second));
-  }
+/// By-token words of a block [T], 0 behind them.
+template <int T>
+ONEBIT_INLINE __m512i by_token(const uint8_t* words) {
+  return _mm512_maskz_loadu_epi32(first(T), words);
 }
 
-/// -8 * (sum of activation codes in the group), in every lane: the factor of an eighth of a minimum.
-template <class Form>
-ONEBIT_INLINE __m512i sums_of(const int32_t* start, const int32_t* half_sums, int g) {
-  if constexpr (Form::kGroups == 1) return _mm512_set1_epi32(*start);
-  const int32_t first = -8 & 0xffff, second = first << 16;
-  return _mm512_madd_epi16(_mm512_set1_epi32(*half_sums), _mm512_set1_epi32(g == 0 ? first : second));
+/// -Factor * (sum of activation codes in group g), by token; Factor is a multiple of 8, at most 128.
+template <class Form, int T, int Factor>
+ONEBIT_INLINE __m512i sums_of(const uint8_t* act, int g) {
+  if constexpr (Form::kGroups == 2) {
+    const int32_t low = -Factor & 0xffff, high = low << 16;
+    return _mm512_madd_epi16(by_token<T>(act + 40 * T), _mm512_set1_epi32(g == 0 ? low : high));
+  }
+  const __m512i eight = by_token<T>(act + 36 * T);
+  return Factor == 8 ? eight : _mm512_slli_epi32(eight, 4);
 }
+
+/// What does not depend on the weights, by token: where the integer sums of a group start, and the factor of an eighth
+/// of its minimum.
+template <class Form, int T>
+struct Offsets {
+  static_assert(Form::kZero == 0 || Form::kZero == 8 || Form::kZero == 128);
+  alignas(64) int32_t start[Form::kGroups][16];
+  alignas(64) float min_factor[Form::kGroups][16];
+
+  ONEBIT_INLINE void read(const uint8_t* act, Offsets& to) {
+#pragma GCC unroll 2
+    for (int g = 0; g < Form::kGroups; ++g) {
+      if constexpr (Form::kZero > 0) {
+        _mm512_store_si512(to.start[g], sums_of<Form, T, Form::kZero>(act, g));
+      } else {
+        const __m512 scales = _mm512_castsi512_ps(by_token<T>(act + 32 * T));
+        _mm512_store_ps(to.min_factor[g], _mm512_mul_ps(_mm512_cvtepi32_ps(sums_of<Form, T, 8>(act, g)), scales));
+      }
+    }
+  }
+};
 
 /// y [T, 16] (+)= strip times tile. T accumulators, 8 codes and a few temporaries fill the 32 registers at T = 16.
 template <class Form, int T>
@@ -142,20 +160,23 @@ void tile(const uint8_t* __restrict strip, const uint8_t* __restrict act, int64_
     __m512 scale[kGroups], min[kGroups];
     Form::read(head, strip, codes, scale, min);
     const auto* scales = reinterpret_cast<const float*>(act + 32 * T);
-    const auto* starts = reinterpret_cast<const int32_t*>(act + 36 * T);
-    const auto* half_sums = reinterpret_cast<const int32_t*>(act + 40 * T);
+    // Q4_0 finds its starts as they are.
+    constexpr bool kStored = kGroups == 1 && Form::kZero == 8;
+    Offsets<Form, T> offsets;
+    if constexpr (!kStored) Offsets<Form, T>::read(act, offsets);
 #pragma GCC unroll 16
     for (int t = 0; t < T; ++t) {
       const auto* a = reinterpret_cast<const int32_t*>(act + 32 * t);
 #pragma GCC unroll 2
       for (int g = 0; g < kGroups; ++g) {
-        __m512i dot = start_of<Form>(starts + t, half_sums + t, g);
+        __m512i dot = _mm512_setzero_si512();
+        if constexpr (kStored) dot = _mm512_set1_epi32(reinterpret_cast<const int32_t*>(act + 36 * T)[t]);
+        if constexpr (!kStored && Form::kZero > 0) dot = _mm512_set1_epi32(offsets.start[g][t]);
 #pragma GCC unroll 8
         for (int j = kPart * g; j < kPart * (g + 1); ++j) dot = dot4(dot, codes[j], a + j);
         total[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), times(scale[g], scales + t), total[t]);
         if constexpr (Form::kZero == 0) {
-          const __m512 sums = _mm512_cvtepi32_ps(sums_of<Form>(starts + t, half_sums + t, g));
-          total[t] = _mm512_fmadd_ps(sums, times(min[g], scales + t), total[t]);
+          total[t] = _mm512_fmadd_ps(min[g], _mm512_set1_ps(offsets.min_factor[g][t]), total[t]);
         }
       }
     }

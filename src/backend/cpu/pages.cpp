@@ -12,7 +12,7 @@ namespace onebit::cpu {
 namespace {
 
 constexpr size_t kHuge = size_t{2} << 20;
-constexpr size_t kSlack = 8192;  // kernels prefetch past the end, which is harmless, but never read there
+constexpr size_t kSlack = 8192;  // kernels prefetch past the end, and read up to 512 bytes there without using them
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -21,9 +21,9 @@ size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 Pages::Pages(int64_t bytes) : bytes_(bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (size < kHuge) {
-    data_ = static_cast<uint8_t*>(std::aligned_alloc(64, rounded(size + 1, 64)));
+    data_ = static_cast<uint8_t*>(std::aligned_alloc(64, rounded(size + kSlack, 64)));
     if (!data_) fail(ErrorKind::out_of_memory, "the system has no {} bytes left", bytes);
-    std::memset(data_, 0, size);
+    std::memset(data_, 0, size + 512);
     return;
   }
   mapped_bytes_ = rounded(size, 4096) + kHuge + kSlack;

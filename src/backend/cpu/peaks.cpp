@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -99,28 +100,50 @@ __attribute__((target("avx2"))) int64_t dot_avx2(int64_t rounds) {
   return rounds * 8 * 64;
 }
 
-int64_t dot(int64_t rounds) {
+/// Tiles of the largest shape: 16 rows and columns, 64 codes deep.
+__attribute__((target("amx-tile,amx-int8"))) int64_t dot_amx(int64_t rounds) {
+  struct alignas(64) Shapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  static constexpr Shapes kShapes;
+  _tile_loadconfig(&kShapes);
+  for (int64_t i = 0; i < rounds; ++i) {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+  }
+  _tile_release();
+  return rounds * 4 * 16 * 16 * 64 * 2;
+}
+
+int64_t dot(int64_t rounds, std::string_view isa) {
+  if (isa == "amx") return dot_amx(rounds / 8);
   if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw")) return dot_avx512_vnni(rounds);
   return __builtin_cpu_supports("avx2") ? dot_avx2(rounds) : 0;
 }
 
 #else
 
-int64_t dot(int64_t) { return 0; }
+int64_t dot(int64_t, std::string_view) { return 0; }
 
 #endif
 
-double measure_int8(int n_threads) {
+double measure_int8(int n_threads, std::string_view isa) {
   std::vector<int64_t> operations(static_cast<size_t>(n_threads));
   double best = 1e9;
   for (int pass = 0; pass < kPasses; ++pass) {
-    best = std::min(best, timed(n_threads, [&](int i) { operations[static_cast<size_t>(i)] = dot(kDotRounds); }));
+    best = std::min(best, timed(n_threads, [&](int i) { operations[static_cast<size_t>(i)] = dot(kDotRounds, isa); }));
   }
   return static_cast<double>(operations[0]) * n_threads / best / 1e12;
 }
 
 }  // namespace
 
-Peaks measure_peaks(int n_threads) { return {measure_memory(n_threads), measure_int8(n_threads)}; }
+Peaks measure_peaks(int n_threads, std::string_view isa) {
+  return {measure_memory(n_threads), measure_int8(n_threads, isa)};
+}
 
 }  // namespace onebit::cpu

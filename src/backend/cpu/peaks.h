@@ -1,11 +1,13 @@
 // What this machine's cores can do at best: the rates that `1bit bench` holds its own against.
 #pragma once
 
+#include <string_view>
+
 #include "backend/backend.h"
 
 namespace onebit::cpu {
 
-/// Takes about a second with `n_threads` threads.
-Peaks measure_peaks(int n_threads);
+/// Takes about a second with `n_threads` threads. `isa`: what products use (Kernels::isa).
+Peaks measure_peaks(int n_threads, std::string_view isa);
 
 }  // namespace onebit::cpu

@@ -90,6 +90,7 @@ CpuProgram::CpuProgram(const Plan& plan, std::span<StatePool* const> pools, cons
   for (const Step& step : plan_.steps()) steps_.push_back(bind(step, pools));
   for (const PlanOutput& output : plan_.outputs()) CHECK(plan_.info(output.value).type != Dtype::act);
   slots_seen_.assign(static_cast<size_t>(bounds_.n_slot), -1);
+  find_choices();
   allocate_scratch();
   place_barriers();
   find_next_matrices();
@@ -151,6 +152,30 @@ const RopeTable* CpuProgram::rope_table(const RopeParams& params, const float* f
   }
   ropes_.push_back(std::make_unique<RopeTable>(make_rope_table(params, factors, limits_.n_tok)));
   return ropes_.back().get();
+}
+
+/// Products that nothing but the argmax or top_k behind them reads, apart from the caller perhaps.
+void CpuProgram::find_choices() {
+  for (size_t i = 0; i + 1 < steps_.size(); ++i) {
+    const Step &product = plan_.steps()[i], &choice = plan_.steps()[i + 1];
+    if (product.op != Op::matmul || (choice.op != Op::argmax && choice.op != Op::top_k)) continue;
+    const int32_t id = product.out[0].id;
+    const auto reads = [id](const Step& step) {
+      return std::any_of(step.in.begin(), step.in.end(), [id](Value v) { return v.id == id; });
+    };
+    if (!reads(choice) ||
+        std::any_of(plan_.steps().begin() + static_cast<int64_t>(i) + 2, plan_.steps().end(), reads)) {
+      continue;
+    }
+    const bool is_output = std::any_of(plan_.outputs().begin(), plan_.outputs().end(),
+                                       [id](const PlanOutput& output) { return output.value.id == id; });
+    const int64_t k = choice.op == Op::argmax ? 1 : std::get<TopKParams>(choice.params).k;
+    shortlists_.push_back(std::make_unique<Shortlists>(k, max_rows(plan_.info(product.out[0]), limits_), pool_.size(),
+                                                       is_output ? steps_[i].out[0].data : nullptr));
+    steps_[i].shortlists = steps_[i + 1].shortlists = shortlists_.back().get();
+    steps_[i].run = run_matmul_shortlist;
+    steps_[i + 1].run = run_choose_shortlist;
+  }
 }
 
 void CpuProgram::allocate_scratch() {
@@ -250,6 +275,7 @@ void CpuProgram::check_batch(const Batch& batch) {
 Ticket CpuProgram::submit(const Batch& batch) {
   check_batch(batch);
   run_.batch = &batch;
+  choices_only_ = batch.choices_only;
   run_.n_tok = batch.n_tok();
   run_.n_out = batch.n_out();
   int32_t index = 0;
@@ -322,7 +348,9 @@ void CpuProgram::copy_out(int index, int64_t row, std::span<T> to, Dtype type) c
   const int64_t n_row = (info.rows == Rows::tokens ? run_.n_tok : run_.n_out) * info.multiple;
   const auto size = static_cast<int64_t>(to.size());
   CHECK(info.type == type && row >= 0 && size % info.width == 0 && row + size / info.width <= n_row);
-  const uint8_t* from = values_.data() + placement_.offset[static_cast<size_t>(value.id)] + row * info.width * 4;
+  const uint8_t* from = values_.data() + placement_.offset[static_cast<size_t>(value.id)];
+  for (const auto& lists : shortlists_) CHECK(!choices_only_ || lists->output != from);  // it was not written
+  from += row * info.width * 4;
   if (!to.empty()) std::memcpy(to.data(), from, to.size_bytes());
 }
 

@@ -36,6 +36,7 @@ class CpuProgram : public Program {
   void bind_state(const Step& step, std::span<StatePool* const> pools, CpuStep& bound);
   const RopeTable* rope_table(const RopeParams& params, const float* factors);
   void allocate_scratch();
+  void find_choices();
   void place_barriers();
   void find_next_matrices();
   const std::vector<bool>& barriers() const;
@@ -56,6 +57,7 @@ class CpuProgram : public Program {
   std::vector<bool> single_row_barriers_, one_tile_barriers_, barriers_;
   std::vector<const LoadedWeight*> next_matrix_;  // by step: what the next product from there on reads
   std::vector<std::unique_ptr<RopeTable>> ropes_;
+  std::vector<std::unique_ptr<Shortlists>> shortlists_;
   std::unique_ptr<std::atomic<int64_t>[]> claims_;  // [threads, steps]
   int64_t claims_stride_ = 0;
   Pages thread_scratch_, shared_scratch_;
@@ -65,6 +67,7 @@ class CpuProgram : public Program {
   std::vector<StepTime> times_;      // by step, of thread 0 with its waiting; empty: not measured
   Run run_;
   Ticket last_ = 0;
+  bool choices_only_ = false;  // of the last batch
 };
 
 }  // namespace onebit::cpu

@@ -47,6 +47,18 @@ struct RowInfo {
 
 class Worker;
 
+/// What threads keep of a product that only serves a choice of k columns of each row.
+struct Shortlists {
+  Shortlists(int64_t n_column, int64_t n_row, int n_thread, const uint8_t* output);
+
+  int64_t k;
+  const uint8_t* output;  // the product, where the caller may read it as well, or nullptr
+  int64_t thread_bytes;   // by thread, row: count, columns [k], values [k]
+  Pages memory;
+
+  static int64_t row_bytes(int64_t k) { return 8 + 8 * k; }
+};
+
 struct CpuStep {
   Op op;
   OpParams params;
@@ -55,6 +67,7 @@ struct CpuStep {
   std::vector<const float*> plain;            // by weight; nullptr where a matrix is used
   Memory* state = nullptr;
   const RopeTable* rope = nullptr;
+  Shortlists* shortlists = nullptr;  // of a product and the choice that follows it
 
   void (*run)(const CpuStep& step, Worker& worker) = nullptr;
   std::atomic<int64_t>* claims = nullptr;  // this step's counter of thread 0, 0 when a run starts
@@ -190,6 +203,10 @@ void fill_rope_table(RopeTable& table, const Run& run, Range rows);
 void run_quantize(const CpuStep& step, Worker& worker);
 void run_matmul(const CpuStep& step, Worker& worker);
 Needs needs_matmul(const CpuStep& step, const PlanLimits& limits, int n_thread);
+// steps_shortlist.cpp: a product and the choice after it, without rows of results between them
+void run_matmul_shortlist(const CpuStep& step, Worker& worker);
+void run_choose_shortlist(const CpuStep& step, Worker& worker);
+int64_t shortlist_scratch_bytes(const CpuStep& step, const PlanLimits& limits);
 // steps_experts.cpp
 void run_route(const CpuStep& step, Worker& worker);
 Needs needs_route(const CpuStep& step, const PlanLimits& limits, int n_thread);

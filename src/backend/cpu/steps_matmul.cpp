@@ -2,7 +2,8 @@
 //
 // Outputs are cut into strips of 16 rows. Each thread has a contiguous share of them and takes a few at a time, so that
 // it streams through memory in order. The 1..16 rows of decode and verify are one pass over the weights; for prompts
-// the strips of a claim stay in L2 while one tile of activations after the other passes by.
+// the strips of a claim stay in L2 while one tile of activations after the other passes by, or are unpacked chunk by
+// chunk for a group of tiles.
 #include <algorithm>
 #include <cstring>
 
@@ -12,26 +13,21 @@
 namespace onebit::cpu {
 namespace {
 
-constexpr int64_t kTilesPerPass = 16;       // tiles of activations that meet an unpacked strip at a time
-constexpr int64_t kBlocksPerChunk = 32;     // blocks that are unpacked at a time: 22 KB, within L1
+constexpr int64_t kTilesPerPass = 16;       // tiles of activations that meet unpacked strips
+constexpr int64_t kBlocksPerChunk = 16;     // blocks that are unpacked at a time: 9 to 12 KB, a part of L1
 constexpr int64_t kFloatDepth = 512;        // columns of a 64-row float strip at a time: 128 KB, within L2
-constexpr int64_t kClaimBytes = 512 << 10;  // weights that a thread takes at a time, within L2
+constexpr int64_t kClaimBytes = 512 << 10;  // weights that a thread takes at a time for few rows
 constexpr int64_t kColumnBlocks = 4;        // unit of columns that are quantised by one thread
 constexpr int kTileFloats = kTileTokens * kLanes;
 
-/// Where the products of strip s and a tile go: straight to the results where a whole strip of a plain row fits, else
-/// to `spare` [16, 16].
+/// Whether the products of strip s go straight to the results: where a whole strip of a plain row fits.
 bool goes_straight(const LoadedWeight& weight, int64_t s, const Results& to) {
   return !to.rows && (s + 1) * kLanes <= weight.n_out;
 }
-TileOut out_for(const LoadedWeight& weight, int64_t s, int64_t tile, const Results& to, float* spare, bool add) {
-  if (goes_straight(weight, s, to)) return {to.row(tile * kTileTokens) + s * kLanes, to.y_row, add};
-  return {spare, kLanes, add};
-}
-void hand_out(const LoadedWeight& weight, int64_t s, int64_t tile, int n_tok, const Results& to, const float* spare) {
-  if (goes_straight(weight, s, to)) return;
+/// Copies sums [n_tok, 16] of strip s and a tile to the results.
+void hand_out(const LoadedWeight& weight, int64_t s, int64_t tile, int n_tok, const Results& to, const float* sums) {
   const auto bytes = static_cast<size_t>(std::min<int64_t>(kLanes, weight.n_out - s * kLanes)) * 4;
-  for (int t = 0; t < n_tok; ++t) std::memcpy(to.row(tile * kTileTokens + t) + s * kLanes, spare + t * kLanes, bytes);
+  for (int t = 0; t < n_tok; ++t) std::memcpy(to.row(tile * kTileTokens + t) + s * kLanes, sums + t * kLanes, bytes);
 }
 
 /// Strips that the tile kernels read as they are: each tile of activations stays in L1 for all strips.
@@ -40,29 +36,60 @@ void multiply_plain(TileFn multiply, const LoadedWeight& weight, const uint8_t* 
   for (int64_t tile = 0; tile < x.n_tile(); ++tile) {
     const int n_tok = x.tile_tokens(tile);
     for (int64_t s = strips.begin; s < strips.end; ++s) {
-      multiply(matrix + s * weight.strip_bytes, x.tile(tile), n_tok, x.n_block,
-               out_for(weight, s, tile, to, spare, false));
-      hand_out(weight, s, tile, n_tok, to, spare);
+      const bool straight = goes_straight(weight, s, to);
+      const TileOut out =
+          straight ? TileOut{to.row(tile * kTileTokens) + s * kLanes, to.y_row, false} : TileOut{spare, kLanes, false};
+      multiply(matrix + s * weight.strip_bytes, x.tile(tile), n_tok, x.n_block, out);
+      if (!straight) hand_out(weight, s, tile, n_tok, to, spare);
     }
   }
 }
 
-/// Strips that are unpacked first, a chunk at a time for all tiles from `first` to `last`. spare: [tiles, 16, 16].
-void multiply_unpacked(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, int64_t s,
-                       const ActRows& x, int64_t first, int64_t last, const Results& to, float* spare, uint8_t* wide) {
-  const uint8_t* strip = matrix + s * weight.strip_bytes;
-  const TileFn multiply = kernels.matmul_wide[static_cast<int>(shape_of(weight.strip).wide)];
-  for (int64_t block = 0; block < x.n_block; block += kBlocksPerChunk) {
-    const int64_t n = std::min(kBlocksPerChunk, x.n_block - block);
-    kernels.unpack[static_cast<int>(weight.strip)](strip + strip_bytes(weight.strip, block * kBlock), n, wide);
-    for (int64_t tile = first; tile < last; ++tile) {
+/// Scratch of products by way of wide blocks: sums [strips, tiles, 16, 16], and one strip's blocks of a chunk.
+struct Unpacked {
+  float* sums;
+  uint8_t* wide;
+
+  explicit Unpacked(uint8_t* scratch)
+      : sums(reinterpret_cast<float*>(scratch)),
+        wide(scratch + kMostStripsPerClaim * kTilesPerPass * kTileFloats * 4) {}
+  float* sum(int64_t strip, int64_t tile) const { return sums + (strip * kTilesPerPass + tile) * kTileFloats; }
+};
+
+/// What multiply_unpacked works on: at most kMostStripsPerClaim strips and kTilesPerPass tiles.
+struct UnpackedJob {
+  const Kernels& kernels;
+  const LoadedWeight& weight;
+  const uint8_t* matrix;
+  Range strips, tiles;
+  const ActRows& x;
+  Unpacked scratch;
+
+  /// Blocks [block, block + n) of strip s: unpacked once, then multiplied with all tiles.
+  void multiply_chunk(int64_t s, int64_t block, int64_t n) const {
+    const int64_t at = s * weight.strip_bytes + strip_bytes(weight.strip, block * kBlock);
+    kernels.unpack[static_cast<int>(weight.strip)](matrix + at, n, scratch.wide);
+    const TileFn multiply = kernels.matmul_wide[static_cast<int>(shape_of(weight.strip).wide)];
+    for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
       const int n_tok = x.tile_tokens(tile);
-      multiply(wide, x.tile(tile) + block * n_tok * kActBlockBytes, n_tok, n,
-               out_for(weight, s, tile, to, spare + (tile - first) * kTileFloats, block > 0));
+      multiply(scratch.wide, x.tile(tile) + block * n_tok * kActBlockBytes, n_tok, n,
+               {scratch.sum(s - strips.begin, tile - tiles.begin), kLanes, block > 0});
     }
   }
-  for (int64_t tile = first; tile < last; ++tile) {
-    hand_out(weight, s, tile, x.tile_tokens(tile), to, spare + (tile - first) * kTileFloats);
+};
+
+/// Chunk by chunk: the activations of a chunk stay in L2 for all strips, and what is unpacked in L1 for all tiles. Sums
+/// lie close together until they are whole, for rows of results may be far apart.
+void multiply_unpacked(const UnpackedJob& job, const Results& to) {
+  for (int64_t block = 0; block < job.x.n_block; block += kBlocksPerChunk) {
+    const int64_t n = std::min(kBlocksPerChunk, job.x.n_block - block);
+    for (int64_t s = job.strips.begin; s < job.strips.end; ++s) job.multiply_chunk(s, block, n);
+  }
+  for (int64_t s = job.strips.begin; s < job.strips.end; ++s) {
+    for (int64_t tile = job.tiles.begin; tile < job.tiles.end; ++tile) {
+      hand_out(job.weight, s, tile, job.x.tile_tokens(tile), to,
+               job.scratch.sum(s - job.strips.begin, tile - job.tiles.begin));
+    }
   }
 }
 
@@ -73,10 +100,14 @@ GemmFn gemm_for(const Kernels& kernels, BlockType type) {
 
 }  // namespace
 
-int64_t strip_scratch_bytes() { return kTilesPerPass * kTileFloats * 4 + kBlocksPerChunk * kWideBytesMax; }
+int64_t strip_scratch_bytes() {
+  return kMostStripsPerClaim * kTilesPerPass * kTileFloats * 4 + kBlocksPerChunk * kWideBytesMax;
+}
 
 int64_t strips_per_claim(const LoadedWeight& weight, int64_t n_tok, int n_thread) {
-  const int64_t fitting = std::clamp<int64_t>(kClaimBytes / weight.strip_bytes, 1, 16);
+  const int64_t fitting = n_tok > kTileTokens
+                              ? kMostStripsPerClaim
+                              : std::clamp<int64_t>(kClaimBytes / weight.strip_bytes, 1, kMostStripsPerClaim);
   const int64_t n = std::clamp<int64_t>(weight.n_strip() / ((n_tok > kTileTokens ? 8 : 16) * n_thread), 1, fitting);
   if (weight.form == LoadedWeight::Form::strips) return n;
   constexpr int64_t kWhole = kFloatStrip / kLanes;  // narrower parts of a float strip take as long
@@ -85,17 +116,19 @@ int64_t strips_per_claim(const LoadedWeight& weight, int64_t n_tok, int n_thread
 
 void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
                      const ActRows& x, const Results& to, uint8_t* scratch) {
-  auto* spare = reinterpret_cast<float*>(scratch);
-  const TileFn multiply = kernels.matmul[static_cast<int>(weight.strip)];
-  const bool plain = weight.strip == Strip::q4_0 || weight.strip == Strip::q8_0;
-  if (plain || (multiply && x.n_tile() == 1)) return multiply_plain(multiply, weight, matrix, strips, x, to, spare);
-  uint8_t* wide = scratch + kTilesPerPass * kTileFloats * 4;
-  for (int64_t first = 0; first < x.n_tile(); first += kTilesPerPass) {
-    const int64_t last = std::min(first + kTilesPerPass, x.n_tile());
-    for (int64_t s = strips.begin; s < strips.end; ++s) {
-      multiply_unpacked(kernels, weight, matrix, s, x, first, last, to, spare, wide);
+  const auto form = static_cast<int>(weight.strip);
+  if (x.n_tok <= kernels.most_direct[form]) {
+    return multiply_plain(kernels.matmul[form], weight, matrix, strips, x, to, reinterpret_cast<float*>(scratch));
+  }
+  if (kernels.enter_wide) kernels.enter_wide();
+  for (int64_t s = strips.begin; s < strips.end; s += kMostStripsPerClaim) {
+    const Range some{s, std::min(s + kMostStripsPerClaim, strips.end)};
+    for (int64_t tile = 0; tile < x.n_tile(); tile += kTilesPerPass) {
+      const Range tiles{tile, std::min(tile + kTilesPerPass, x.n_tile())};
+      multiply_unpacked({kernels, weight, matrix, some, tiles, x, Unpacked(scratch)}, to);
     }
   }
+  if (kernels.leave_wide) kernels.leave_wide();
 }
 
 void multiply_floats(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
@@ -150,21 +183,28 @@ void run_quantize(const CpuStep& step, Worker& worker) {
   }
 }
 
-Needs needs_matmul(const CpuStep&, const PlanLimits&, int) { return {.thread = strip_scratch_bytes()}; }
+Needs needs_matmul(const CpuStep& step, const PlanLimits& limits, int) {
+  return {.thread = strip_scratch_bytes() + (step.shortlists ? shortlist_scratch_bytes(step, limits) : 0)};
+}
+
+void multiply_claim(const CpuStep& step, Worker& worker, Range strips, const Results& to, uint8_t* scratch) {
+  const LoadedWeight& weight = *step.matrices[0];
+  const Operand& x = step.in[0];
+  const int64_t n_row = worker.n_row(x);
+  if (weight.form == LoadedWeight::Form::strips) {
+    const ActRows act{x.data, n_row, weight.n_in / kBlock};
+    return multiply_strips(worker.kernels(), weight, weight.data, strips, act, to, scratch);
+  }
+  multiply_floats(worker.kernels(), weight, weight.data, strips, x.f32(), n_row, to, nullptr);
+}
 
 void run_matmul(const CpuStep& step, Worker& worker) {
   const LoadedWeight& weight = *step.matrices[0];
-  const Operand &x = step.in[0], &y = step.out[0];
-  const int64_t n_row = worker.n_row(x);
-  const Results to{y.f32(), y.width(), nullptr};
+  const Operand& y = step.out[0];
+  const int64_t n_row = worker.n_row(step.in[0]);
   if (n_row == 0) return;
   worker.deal(step, weight.n_strip(), strips_per_claim(weight, n_row, worker.n_thread()), [&](Range strips) {
-    if (weight.form == LoadedWeight::Form::strips) {
-      const ActRows act{x.data, n_row, weight.n_in / kBlock};
-      multiply_strips(worker.kernels(), weight, weight.data, strips, act, to, worker.scratch<uint8_t>());
-    } else {
-      multiply_floats(worker.kernels(), weight, weight.data, strips, x.f32(), n_row, to, nullptr);
-    }
+    multiply_claim(step, worker, strips, {y.f32(), y.width(), nullptr}, worker.scratch<uint8_t>());
   });
 }
 

@@ -9,34 +9,18 @@ namespace {
   Kernels make_table() {                                                                    \
     Kernels table{};                                                                        \
     table.isa = #isa_name;                                                                  \
+    table.most_direct[static_cast<int>(Strip::q4_0)] = kAnyTokens;                          \
+    table.most_direct[static_cast<int>(Strip::q8_0)] = kAnyTokens;                          \
     table.matmul[static_cast<int>(Strip::q4_0)] = matmul_q4_0_act_##isa_name;               \
     table.matmul[static_cast<int>(Strip::q8_0)] = matmul_q8_0_act_##isa_name;               \
     table.matmul_wide[static_cast<int>(Wide::by32)] = matmul_wide32_act_##isa_name;         \
     table.matmul_wide[static_cast<int>(Wide::by16)] = matmul_wide16_act_##isa_name;         \
     table.matmul_wide[static_cast<int>(Wide::by32_min)] = matmul_wide32_min_act_##isa_name; \
     table.matmul_wide[static_cast<int>(Wide::by16_min)] = matmul_wide16_min_act_##isa_name; \
-    fill_unpack(table);                                                                     \
+    fill_unpack<kQ8Bias>(table);                                                            \
     fill_rows(table);                                                                       \
     return table;                                                                           \
   }
-
-void fill_unpack(Kernels& table) {
-#define ONEBIT_UNPACK(form) table.unpack[static_cast<int>(Strip::form)] = unpack_strip<Strip::form>
-  ONEBIT_UNPACK(q4_0);
-  ONEBIT_UNPACK(q4_1);
-  ONEBIT_UNPACK(q5_0);
-  ONEBIT_UNPACK(q5_1);
-  ONEBIT_UNPACK(q8_0);
-  ONEBIT_UNPACK(q2_k);
-  ONEBIT_UNPACK(q3_k);
-  ONEBIT_UNPACK(q4_k);
-  ONEBIT_UNPACK(q5_k);
-  ONEBIT_UNPACK(q6_k);
-  ONEBIT_UNPACK(iq4_nl);
-  ONEBIT_UNPACK(iq4_xs);
-  ONEBIT_UNPACK(mxfp4);
-#undef ONEBIT_UNPACK
-}
 
 void fill_rows(Kernels& table) {
   table.quantize = quantize;

@@ -39,6 +39,10 @@ void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const u
 void multiply_floats(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
                      const float* x, int64_t n_tok, const Results& to, float* scratch);
 
+/// Outputs of the strips of a matmul step for all its rows.
+void multiply_claim(const CpuStep& step, Worker& worker, Range strips, const Results& to, uint8_t* scratch);
+
+constexpr int64_t kMostStripsPerClaim = 16;
 /// Strips to claim at a time: so that threads end together, and for prompts within a part of L2.
 int64_t strips_per_claim(const LoadedWeight& weight, int64_t n_tok, int n_thread);
 

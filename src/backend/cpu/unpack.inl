@@ -65,8 +65,10 @@ ONEBIT_INLINE Codes looked_up(const uint8_t* table, const Codes& a) {
   return c;
 }
 
-/// Where an unpacked block goes: a wide block in memory, or registers.
+/// Where an unpacked block goes: a wide block in memory, or registers. kZero: what a code of 0 is stored as.
+template <uint8_t Zero>
 struct ToMemory {
+  static constexpr uint8_t kZero = Zero;
   uint8_t* wide;
 
   __attribute__((always_inline)) void codes(const Codes& c) const {
@@ -78,12 +80,20 @@ struct ToMemory {
   }
 };
 struct ToRegisters {
+  static constexpr uint8_t kZero = kQ8Bias;
   Codes c;
   Vec factors[4];
 
   __attribute__((always_inline)) void codes(const Codes& from) { c = from; }
   __attribute__((always_inline)) void factor(Vec x, int i) { factors[i] = x; }
 };
+
+/// Codes plus 128 -> as `To` stores them.
+template <class To>
+ONEBIT_INLINE Codes rebiased(const Codes& c) {
+  if constexpr (To::kZero == kQ8Bias) return c;
+  return biased(c, To::kZero - kQ8Bias);
+}
 
 ONEBIT_INLINE Vec half_vec(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
 /// Minimums are added by q4_1 and q5_1, subtracted from wide codes; an eighth makes up for `start` being -8 * sum.
@@ -103,7 +113,7 @@ ONEBIT_INLINE void prefetch_ahead(const uint8_t* p, int n_byte) {
 // The functions below unpack one block; `head` is the group's head (layout.h), p the block.
 template <class To>
 ONEBIT_INLINE void unpack_q4_0(const uint8_t*, const uint8_t* p, To& to) {
-  to.codes(biased(nibbles(p + 32), kQ8Bias - 8));
+  to.codes(biased(nibbles(p + 32), To::kZero - 8));
   to.factor(half_vec(p), 0);
 }
 template <class To>
@@ -114,7 +124,7 @@ ONEBIT_INLINE void unpack_q4_1(const uint8_t*, const uint8_t* p, To& to) {
 }
 template <class To>
 ONEBIT_INLINE void unpack_q5_0(const uint8_t*, const uint8_t* p, To& to) {
-  to.codes(biased(nibbles(p + 96) | single_bits<4>(p + 32), kQ8Bias - 16));
+  to.codes(biased(nibbles(p + 96) | single_bits<4>(p + 32), To::kZero - 16));
   to.factor(half_vec(p), 0);
 }
 template <class To>
@@ -127,7 +137,7 @@ template <class To>
 ONEBIT_INLINE void unpack_q8_0(const uint8_t*, const uint8_t* p, To& to) {
   Codes c;
   for (int j = 0; j < 8; ++j) c.v[j] = load_bytes(p + 32 + 64 * j);
-  to.codes(c);
+  to.codes(rebiased<To>(c));
   to.factor(half_vec(p), 0);
 }
 template <class To>
@@ -146,7 +156,7 @@ ONEBIT_INLINE void unpack_q2_k(const uint8_t* head, const uint8_t* p, To& to) {
 }
 template <class To>
 ONEBIT_INLINE void unpack_q3_k(const uint8_t* head, const uint8_t* p, To& to) {
-  to.codes(biased(bit_pairs<0>(p + 96) | single_bits<2>(p + 32), kQ8Bias - 4));
+  to.codes(biased(bit_pairs<0>(p + 96) | single_bits<2>(p + 32), To::kZero - 4));
   const Vec d = half_vec(head);
   to.factor(d * load_s8(p), 0);
   to.factor(d * load_s8(p + 16), 1);
@@ -165,24 +175,24 @@ ONEBIT_INLINE void unpack_q5_k(const uint8_t* head, const uint8_t* p, To& to) {
 }
 template <class To>
 ONEBIT_INLINE void unpack_q6_k(const uint8_t* head, const uint8_t* p, To& to) {
-  to.codes(biased(nibbles(p + 160) | bit_pairs<4>(p + 32), kQ8Bias - 32));
+  to.codes(biased(nibbles(p + 160) | bit_pairs<4>(p + 32), To::kZero - 32));
   const Vec d = half_vec(head);
   to.factor(d * load_s8(p), 0);
   to.factor(d * load_s8(p + 16), 1);
 }
 template <class To>
 ONEBIT_INLINE void unpack_iq4_nl(const uint8_t*, const uint8_t* p, To& to) {
-  to.codes(looked_up(kIq4Table, nibbles(p + 32)));
+  to.codes(rebiased<To>(looked_up(kIq4Table, nibbles(p + 32))));
   to.factor(half_vec(p), 0);
 }
 template <class To>
 ONEBIT_INLINE void unpack_iq4_xs(const uint8_t* head, const uint8_t* p, To& to) {
-  to.codes(looked_up(kIq4Table, nibbles(p + 16)));
+  to.codes(rebiased<To>(looked_up(kIq4Table, nibbles(p + 16))));
   to.factor(half_vec(head) * load_s8(p), 0);
 }
 template <class To>
 ONEBIT_INLINE void unpack_mxfp4(const uint8_t*, const uint8_t* p, To& to) {
-  to.codes(looked_up(kMxfp4Table, nibbles(p + 16)));
+  to.codes(rebiased<To>(looked_up(kMxfp4Table, nibbles(p + 16))));
   to.factor(exponent_scale(p), 0);
 }
 
@@ -205,7 +215,7 @@ ONEBIT_INLINE void unpack(const uint8_t* head, const uint8_t* p, To& to) {
 }
 
 /// n_block blocks of form F, a multiple of its group.
-template <Strip F>
+template <Strip F, uint8_t Zero>
 void unpack_strip(const uint8_t* strip, int64_t n_block, uint8_t* wide) {
   constexpr StripShape kShape = kStripShapes[static_cast<int>(F)];
   constexpr int kStep = kWideBytes[static_cast<int>(kShape.wide)];
@@ -214,10 +224,31 @@ void unpack_strip(const uint8_t* strip, int64_t n_block, uint8_t* wide) {
     strip += kShape.head_bytes;
     for (int i = 0; i < kShape.group_blocks; ++i, strip += kShape.block_bytes, wide += kStep) {
       prefetch_ahead(strip, kShape.block_bytes);
-      const ToMemory to{wide};
+      const ToMemory<Zero> to{wide};
       unpack<F>(head, strip, to);
     }
   }
+}
+
+/// The functions that unpack to codes whose zero is `Zero`.
+template <uint8_t Zero>
+void fill_unpack(Kernels& table) {
+  table.wide_zero = Zero;
+#define ONEBIT_UNPACK(form) table.unpack[static_cast<int>(Strip::form)] = unpack_strip<Strip::form, Zero>
+  ONEBIT_UNPACK(q4_0);
+  ONEBIT_UNPACK(q4_1);
+  ONEBIT_UNPACK(q5_0);
+  ONEBIT_UNPACK(q5_1);
+  ONEBIT_UNPACK(q8_0);
+  ONEBIT_UNPACK(q2_k);
+  ONEBIT_UNPACK(q3_k);
+  ONEBIT_UNPACK(q4_k);
+  ONEBIT_UNPACK(q5_k);
+  ONEBIT_UNPACK(q6_k);
+  ONEBIT_UNPACK(iq4_nl);
+  ONEBIT_UNPACK(iq4_xs);
+  ONEBIT_UNPACK(mxfp4);
+#undef ONEBIT_UNPACK
 }
 
 }  // namespace

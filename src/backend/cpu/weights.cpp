@@ -93,7 +93,9 @@ void gather_packed(const Kernels& kernels, const LoadedWeight& weight, const uin
     for (int b = 0; b < shape.group_blocks; ++b, block += kWideBytes[static_cast<int>(shape.wide)]) {
       const auto* factors = reinterpret_cast<const float*>(block + kCodeBytes);
       for (int k = 0; k < kBlock; ++k) {
-        const int code = block[64 * (k / 4) + 4 * r + k % 4] - (has_min ? 0 : kQ8Bias);
+        const auto stored =
+            static_cast<uint8_t>(block[64 * (k / 4) + 4 * r + k % 4] - (has_min ? 0 : kernels.wide_zero));
+        const int code = has_min ? stored : static_cast<int8_t>(stored);
         const int64_t group = by16 ? k / 16 : 0;
         const float value = factors[kLanes * group + r] * static_cast<float>(code);
         const float min = has_min ? 8 * factors[kLanes * (group + (by16 ? 2 : 1)) + r] : 0;
