@@ -192,15 +192,16 @@ std::unique_ptr<OpRig> choice_rig(bool logits) {
   for (const bool quantised : {false, true}) {
     const Weight& w =
         quantised ? rig->random_weight(BlockType::q6_k, {n_out, n_in}) : rig->floats({n_out, n_in}, table);
+    const std::string label = quantised ? "quantised" : "floats";
     const auto product = [&] { return rig->plan.matmul(quantised ? rig->plan.quantize(x, {}) : x, w); };
     const Value first = product();
-    rig->check("next", rig->plan.argmax(first));
+    rig->check("next " + label, rig->plan.argmax(first));
     const Value second = product();
     const auto [ids, values] = rig->plan.top_k(second, 5);
-    rig->check("ids", ids);
-    rig->check("values", values);
-    if (logits) rig->plan.output("first", first);
-    if (logits) rig->plan.output("second", second);
+    rig->check("ids " + label, ids);
+    rig->check("values " + label, values);
+    if (logits) rig->plan.output("first " + label, first);
+    if (logits) rig->plan.output("second " + label, second);
   }
   rig->finish();
   rig->batches = {prompt_batch(40), prompt_batch(7), prompt_batch(1)};
@@ -241,7 +242,7 @@ TEST(Cpu, BatchesMayAskForChoicesOnly) {
         .tokens = made.tokens, .sequences = made.sequences, .outputs = made.outputs, .choices_only = choices_only};
     program->wait(program->submit(batch));
     ids[choices_only].resize(5 * 40);
-    program->read(rig->plan.find_output("ids"), 0, std::span(ids[choices_only]));
+    program->read(rig->plan.find_output("ids quantised"), 0, std::span(ids[choices_only]));
   }
   EXPECT_EQ(ids[0], ids[1]);
 }
