@@ -148,6 +148,16 @@ TEST(Cpu, LongContextsAgreeWithRef) {
   EXPECT_EQ(compare_results(*rig, run_rig(*rig, *make_ref_backend()), run_rig(*rig, *cpu(3))), "");
 }
 
+TEST(Cpu, CountsDenormalNumbersAsZeroWhileItRuns) {
+  OpRig rig("tiny", 4);
+  rig.check("y", rig.plan.rms_norm(rig.feed(32), rig.floats({32}, std::vector<float>(32, 1e-40f)), 1e-6f), {});
+  rig.finish();
+  rig.batches = {prompt_batch(3)};
+  for (const Result& result : run_rig(rig, *cpu(2))) EXPECT_EQ(result.values, std::vector<float>(3 * 32, 0.0f));
+  volatile float tiny = 1e-40f;
+  EXPECT_GT(tiny * 1.0f, 0.0f);  // and not for the caller
+}
+
 TEST(Cpu, RowsReadBackFromStripsAreThoseOfTheFile) {
   ThreadPool threads(2);
   Rng rng(5);

@@ -20,6 +20,14 @@ using TileFn = void (*)(const uint8_t* strip, const uint8_t* act, int n_tok, int
 
 constexpr int64_t kAnyTokens = INT64_MAX;
 
+/// The softmax of some queries with 64 more scores each, by query.
+struct Softmax {
+  float* scores;         // [n, 64]
+  const uint64_t* seen;  // the scores that count, neighbours, lowest bit first
+  float *peak, *sum;     // of all scores so far: the largest, and the sum of exp(score - peak)
+  float* fade;           // out: the factor for what was added up before
+};
+
 struct Kernels {
   const char* isa;
 
@@ -45,6 +53,8 @@ struct Kernels {
   float (*max)(const float* x, int64_t n);  // -infinity for n = 0; NaN is ignored
   /// y = exp(x - peak); returns the sum.
   float (*exp_sum)(const float* x, float peak, int64_t n, float* y);
+  /// scores = exp(score - peak), 0 where not seen; n is a multiple of 4. A query's results don't depend on the others.
+  void (*soften)(const Softmax& queries, int64_t n);
   void (*scale)(const float* x, float s, int64_t n, float* y);
   void (*add)(const float* a, const float* b, int64_t n, float* y);
   void (*axpy)(float s, const float* x, int64_t n, float* y);                                         // y += s * x

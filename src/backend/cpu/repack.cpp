@@ -151,12 +151,19 @@ void put_row(const uint8_t* bytes, int n_vec, int r, uint8_t* plane) {
   for (int p = 0; p < n_vec; ++p) std::memcpy(plane + 64 * p + 4 * r, bytes + 4 * p, 4);
 }
 
+/// Four codes, one a byte.
+uint32_t four_codes(const uint8_t* codes) {
+  uint32_t four;
+  std::memcpy(&four, codes, 4);
+  return four;
+}
+
 /// Bits `from`, from+1 of 32 codes -> the 2-bit plane.
 void put_bit_pairs(const uint8_t* codes, int from, int r, uint8_t* plane) {
-  uint8_t bytes[8] = {};
-  for (int j = 0; j < 8; ++j) {
-    for (int i = 0; i < 4; ++i) bytes[4 * (j / 4) + i] |= byte((codes[4 * j + i] >> from & 3) << 2 * (j % 4));
-  }
+  uint32_t words[2] = {};
+  for (int j = 0; j < 8; ++j) words[j / 4] |= (four_codes(codes + 4 * j) >> from & 0x03030303u) << 2 * (j % 4);
+  uint8_t bytes[8];
+  std::memcpy(bytes, words, 8);
   put_row(bytes, 2, r, plane);
 }
 
@@ -166,11 +173,12 @@ void put_nibbles(const uint8_t* codes, int r, uint8_t* plane) {
   put_row(bytes, 4, r, plane);
 }
 
+/// Bit `from` of 32 codes -> the 1-bit plane.
 void put_single_bits(const uint8_t* codes, int from, int r, uint8_t* plane) {
-  uint8_t bytes[4] = {};
-  for (int j = 0; j < 8; ++j) {
-    for (int i = 0; i < 4; ++i) bytes[i] |= byte((codes[4 * j + i] >> from & 1) << j);
-  }
+  uint32_t word = 0;
+  for (int j = 0; j < 8; ++j) word |= (four_codes(codes + 4 * j) >> from & 0x01010101u) << j;
+  uint8_t bytes[4];
+  std::memcpy(bytes, &word, 4);
   put_row(bytes, 1, r, plane);
 }
 

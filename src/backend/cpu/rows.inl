@@ -81,6 +81,26 @@ float exp_sum(const float* x, float peak, int64_t n, float* y) {
   return sum(total) + rest;
 }
 
+/// One query of soften.
+float soften_one(float* x, uint64_t seen, float* peak, float* total) {
+  const int64_t begin = seen ? __builtin_ctzll(seen) : 0, end = seen ? 64 - __builtin_clzll(seen) : 0;
+  for (int64_t i = 0; i < begin; ++i) x[i] = 0;
+  for (int64_t i = end; i < 64; ++i) x[i] = 0;
+  const float before = *peak, here = max_of(x + begin, end - begin), top = here > before ? here : before;
+  if (top == -__builtin_inff()) {  // nothing seen so far
+    for (int64_t i = begin; i < end; ++i) x[i] = 0;
+    return 1;
+  }
+  const float fade = top == before || before == -__builtin_inff() ? 1.0f : largest(exp_of(set(before - top)));
+  *peak = top;
+  *total = *total * fade + exp_sum(x + begin, top, end - begin, x + begin);
+  return fade;
+}
+
+void soften(const Softmax& q, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) q.fade[i] = soften_one(q.scores + 64 * i, q.seen[i], q.peak + i, q.sum + i);
+}
+
 void scale(const float* x, float s, int64_t n, float* y) {
   const Vec by = set(s);
   each_vec(n, [&](int64_t i, int count) { store(load(x + i, count) * by, y + i, count); });

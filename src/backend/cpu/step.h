@@ -213,9 +213,10 @@ Needs needs_route(const CpuStep& step, const PlanLimits& limits, int n_thread);
 void run_matmul_experts(const CpuStep& step, Worker& worker);
 Needs needs_matmul_experts(const CpuStep& step, const PlanLimits& limits, int n_thread);
 void run_combine_experts(const CpuStep& step, Worker& worker);
-// steps_attention.cpp
+// steps_kv_store.cpp
 void run_kv_store(const CpuStep& step, Worker& worker);
 Needs needs_kv_store(const CpuStep& step, const PlanLimits& limits, int n_thread);
+// steps_attention.cpp
 void run_attention(const CpuStep& step, Worker& worker);
 Needs needs_attention(const CpuStep& step, const PlanLimits& limits, int n_thread);
 // steps_delta_net.cpp

@@ -1,4 +1,4 @@
-// The cache of keys and values, and softmax attention over it.
+// Softmax attention over the cache of keys and values.
 //
 // Work is cut into pieces of (sequence, key head, block of rows): all query heads that share the key head and some tens
 // of rows are stacked into one matrix of queries, so that a page of keys and values is read once for all of them. A
@@ -12,107 +12,23 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
-#include "backend/cpu/step.h"
+#include "backend/cpu/attention.h"
 
 namespace onebit::cpu {
 namespace {
 
-constexpr int64_t kQueries = 192;        // queries stacked in a piece, at least those of one row
-constexpr int64_t kWidenFrom = 13;       // from so many queries on, a page is widened to f32 once instead of per tile
-constexpr int64_t kSegmentPages = 16;    // pages of a segment, counted from the sequence's start
-constexpr int64_t kSharedSegments = 64;  // results of segments that are kept for merging, times the number of threads
-constexpr int64_t kDepth = 16;           // columns or positions between fetches of the next page
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-int64_t rows_per_piece(const AttentionParams& params) {
-  return std::max<int64_t>(1, kQueries * params.n_head_kv / params.n_head);
-}
-int64_t queries_per_piece(const AttentionParams& params) {
-  return rows_per_piece(params) * (params.n_head / params.n_head_kv);
-}
-
-/// Softmax attention of some queries over some positions, not yet divided by the sums.
-struct Sums {
-  float* o = nullptr;                     // [queries, d_head]
-  float *peak = nullptr, *sum = nullptr;  // [queries]: largest score, sum of exp(score - peak)
-
-  static int64_t floats(const AttentionParams& params) { return queries_per_piece(params) * (params.d_head + 2); }
-  void copy_to(const Sums& other, int64_t n, int64_t d_head) const {
-    std::copy_n(o, n * d_head, other.o);
-    std::copy_n(peak, n, other.peak);
-    std::copy_n(sum, n, other.sum);
-  }
-  Sums(const AttentionParams& params, float* memory) {
-    const int64_t n = queries_per_piece(params);
-    o = memory;
-    peak = o + n * params.d_head;
-    sum = peak + n;
-  }
-};
-
-/// A thread's scratch.
-struct Buffers {
-  float *keys, *values;  // one page in f32: [d_head, kPageTokens], [kPageTokens, d_head]
-  float* scores;         // [queries, kPageTokens]
-  float* q;              // [queries, d_head]
-  Sums segment, total;
-
-  static int64_t floats(const AttentionParams& params) {
-    return (2 * kPageTokens + queries_per_piece(params)) * params.d_head + queries_per_piece(params) * kPageTokens +
-           2 * Sums::floats(params);
-  }
-  Buffers(const AttentionParams& params, float* memory)
-      : keys(memory),
-        values(keys + kPageTokens * params.d_head),
-        scores(values + kPageTokens * params.d_head),
-        q(scores + queries_per_piece(params) * kPageTokens),
-        segment(params, q + queries_per_piece(params) * params.d_head),
-        total(params, segment.o + Sums::floats(params)) {}
-};
-
-/// Query rows of one sequence (rows of the value q: token rows or output rows) with one key head.
-struct Piece {
-  const Sequence* sequence = nullptr;
-  int64_t head_kv = 0;
-  Range rows;
-  Range pages;         // cached pages that some of the rows see
-  bool block = false;  // and the sequence's own rows
-
-  /// Segments that hold the pages, and one more for the block.
-  int64_t n_segment() const {
-    const Range segments = cached_segments();
-    return segments.size() + (block ? 1 : 0);
-  }
-  Range cached_segments() const {
-    if (pages.size() == 0) return {};
-    return {pages.begin / kSegmentPages, (pages.end - 1) / kSegmentPages + 1};
-  }
-  /// The pages of the i-th segment; none for the block's.
-  Range segment_pages(int64_t i) const {
-    const int64_t first = (cached_segments().begin + i) * kSegmentPages;
-    return {std::max(pages.begin, first), std::min(pages.end, first + kSegmentPages)};
-  }
-};
-
-/// The position of a query row.
-int64_t position(const Worker& worker, const Operand& q, int64_t row) { return worker.row(worker.token(q, row)).pos; }
-
-/// A matrix of up to 64 keys and values in memory.
-struct Page {
-  const void *keys, *values;
-  int64_t value_row;  // elements between values
-  int64_t pos;        // of the first
-  int64_t n;          // positions in use
-  bool f16;
-  // The following page, to be fetched while this one is worked on: with few queries, memory is what takes the time.
-  const uint8_t *next_keys = nullptr, *next_values = nullptr;
-};
+constexpr int64_t kWidenFrom = 13;  // from so many queries on, a page is widened to f32 once instead of per tile
+constexpr int64_t kDepth = 16;      // columns or positions between fetches of the next page
 
 /// Brings memory closer.
 void fetch(const uint8_t* p, int64_t n_byte) {
   for (int64_t i = 0; i < n_byte; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+/// Bits [begin, end) of a word.
+uint64_t bits(const Range& range) {
+  return range.size() == 0 ? 0 : ~uint64_t{0} >> (64 - range.size()) << range.begin;
 }
 
 class Attention {
@@ -144,7 +60,9 @@ class Attention {
   void clear(const Piece& piece, const Sums& sums);
   void add_page(const Piece& piece, const Page& page);
   int64_t first_seeing(const Piece& piece, const Page& page) const;
+  Range seen_of(const Piece& piece, const Page& page, int64_t row) const;
   void soften(const Piece& piece, const Page& page, int64_t first);
+  void fade(const Piece& piece, int64_t first);
   void add_cached(const Piece& piece, int64_t page);
   void add_own_rows(const Piece& piece);
   Page widened(const Page& page);
@@ -184,27 +102,41 @@ void Attention::begin(const Piece& piece) {
   clear(piece, buffers_.total);
 }
 
-/// Scores of a page -> probabilities against the running maximum; earlier outputs and sums are rescaled to it.
-void Attention::soften(const Piece& piece, const Page& page, int64_t first) {
+/// The positions of a page that row `row` of the piece sees.
+Range Attention::seen_of(const Piece& piece, const Page& page, int64_t row) const {
+  const Range seen = visible(*piece.sequence, piece.rows.begin + row);
+  const int64_t begin = std::clamp<int64_t>(seen.begin - page.pos, 0, page.n);
+  return {begin, std::clamp<int64_t>(seen.end - page.pos, begin, page.n)};
+}
+
+/// Brings the sums of outputs to the new peaks.
+void Attention::fade(const Piece& piece, int64_t first) {
   const int64_t d = params_.d_head;
-  const Sums& sums = buffers_.segment;
+  float* o = buffers_.segment.o;
   for (int64_t i = first; i < n_query(piece); ++i) {
-    const Range seen = visible(*piece.sequence, piece.rows.begin + i / group_);
-    const int64_t begin = std::clamp<int64_t>(seen.begin - page.pos, 0, page.n);
-    const int64_t end = std::clamp<int64_t>(seen.end - page.pos, begin, page.n);
-    float* scores = buffers_.scores + i * kPageTokens;
-    std::fill_n(scores, begin, 0.0f);
-    std::fill_n(scores + end, page.n - end, 0.0f);
-    const float peak = std::max(sums.peak[i], kernels_.max(scores + begin, end - begin));
-    if (peak == kNothing) {  // nothing seen so far
-      std::fill_n(scores, page.n, 0.0f);
-      continue;
-    }
-    const float fade = std::exp(sums.peak[i] - peak);
-    if (fade != 1) kernels_.scale(sums.o + i * d, fade, d, sums.o + i * d);
-    sums.sum[i] = sums.sum[i] * fade + kernels_.exp_sum(scores + begin, peak, end - begin, scores + begin);
-    sums.peak[i] = peak;
+    if (buffers_.fade[i] != 1) kernels_.scale(o + i * d, buffers_.fade[i], d, o + i * d);
   }
+}
+
+/// Scores of a page -> probabilities against the running maximum.
+void Attention::soften(const Piece& piece, const Page& page, int64_t first) {
+  const Sums& sums = buffers_.segment;
+  for (int64_t row = first / group_; row < piece.rows.size(); ++row) {
+    std::fill_n(buffers_.seen + row * group_, group_, bits(seen_of(piece, page, row)));
+  }
+  const int64_t n = (n_query(piece) - first + kSoftmaxUnit - 1) / kSoftmaxUnit * kSoftmaxUnit;
+  for (int64_t i = n_query(piece); i < first + n; ++i) {  // places past the last query see nothing
+    buffers_.seen[i] = 0;
+    sums.peak[i] = kNothing;
+    sums.sum[i] = 0;
+  }
+  kernels_.soften({.scores = buffers_.scores + first * kPageTokens,
+                   .seen = buffers_.seen + first,
+                   .peak = sums.peak + first,
+                   .sum = sums.sum + first,
+                   .fade = buffers_.fade + first},
+                  n);
+  fade(piece, first);
 }
 
 Page Attention::widened(const Page& page) {
@@ -314,132 +246,7 @@ void Attention::finish(const Piece& piece) {
   }
 }
 
-/// The pieces of a batch, numbered; threads may share their segments.
-class Pieces {
- public:
-  Pieces(const CpuStep& step, const Worker& worker)
-      : params_(step.as<AttentionParams>()), block_(step.op == Op::block_attention), q_(step.in[0]), worker_(worker) {
-    for (const Sequence& sequence : worker.batch().sequences) n_ += n_blocks(query_rows(sequence)) * params_.n_head_kv;
-    if (worker.n_thread() == 1 || n_ >= 4 * worker.n_thread()) return;
-    int64_t most = 1;
-    for (int64_t i = 0; i < n_; ++i) most = std::max(most, piece(i).n_segment());
-    if (n_ * most <= most_shared(worker.n_thread())) n_shared_ = most;
-  }
-
-  int64_t n() const { return n_; }
-  /// Segments of a piece that threads share, at most (some pieces have fewer); 1: pieces are not shared.
-  int64_t n_shared() const { return n_shared_; }
-  static int64_t most_shared(int n_thread) { return kSharedSegments * n_thread; }
-
-  /// Piece i; the last blocks of a sequence come first, because they see most.
-  Piece piece(int64_t i) const {
-    Piece piece;
-    for (const Sequence& sequence : worker_.batch().sequences) {
-      const Range rows = query_rows(sequence);
-      const int64_t n = n_blocks(rows) * params_.n_head_kv;
-      if (i < n) {
-        const int64_t from = rows.begin + (n_blocks(rows) - 1 - i / params_.n_head_kv) * rows_per_piece(params_);
-        piece.sequence = &sequence;
-        piece.head_kv = i % params_.n_head_kv;
-        piece.rows = {from, std::min(from + rows_per_piece(params_), rows.end)};
-        piece.pages = pages(sequence, piece.rows);
-        piece.block = block_;
-        break;
-      }
-      i -= n;
-    }
-    return piece;
-  }
-
- private:
-  /// The rows of q that belong to a sequence.
-  Range query_rows(const Sequence& sequence) const {
-    const int32_t begin = sequence.row, end = sequence.row + sequence.n_tok;
-    if (q_.info.rows == Rows::tokens) return {begin, end};
-    const auto outputs = worker_.batch().outputs;
-    return {std::lower_bound(outputs.begin(), outputs.end(), begin) - outputs.begin(),
-            std::lower_bound(outputs.begin(), outputs.end(), end) - outputs.begin()};
-  }
-  int64_t n_blocks(const Range& rows) const {
-    return (rows.size() + rows_per_piece(params_) - 1) / rows_per_piece(params_);
-  }
-  /// Cached pages that some of the rows see; missing ones at the front are left out.
-  Range pages(const Sequence& sequence, const Range& rows) const {
-    const int64_t first_pos = position(worker_, q_, rows.begin), last_pos = position(worker_, q_, rows.end - 1);
-    const int64_t cached = block_ ? sequence.pos : last_pos + 1, window = params_.window;
-    int64_t first = window > 0 ? std::max<int64_t>(0, first_pos - window + 1) / kPageTokens : 0;
-    const int64_t last = (cached + kPageTokens - 1) / kPageTokens;
-    while (first < last && sequence.pages[static_cast<size_t>(first)] < 0) ++first;
-    return {std::min(first, last), last};
-  }
-
-  const AttentionParams& params_;
-  bool block_;
-  const Operand& q_;
-  const Worker& worker_;
-  int64_t n_ = 0, n_shared_ = 1;
-};
-
-/// Rows of a step that go to one page: consecutive positions of one sequence.
-struct PageRows {
-  int64_t row, n;    // rows of the values k and v
-  int64_t page, at;  // position within the page
-};
-
-/// Writes one head of some rows into their page; keys are transposed on the way.
-void store_f32(const KvMemory& memory, const CpuStep& step, const PageRows& rows, int64_t head) {
-  const int64_t d = memory.d_head;
-  auto* keys = reinterpret_cast<float*>(memory.key_page(rows.page, head)) + rows.at;
-  auto* values = reinterpret_cast<float*>(memory.value_page(rows.page, head)) + rows.at * d;
-  for (int64_t r = 0; r < rows.n; ++r) {
-    const float* k = step.in[0].f32(rows.row + r) + head * d;
-    for (int64_t i = 0; i < d; ++i) keys[i * kPageTokens + r] = k[i];
-    std::copy_n(step.in[1].f32(rows.row + r) + head * d, d, values + r * d);
-  }
-}
-/// `halves`: [rows.n, d_head] scratch.
-void store_f16(const KvMemory& memory, const Kernels& kernels, const CpuStep& step, const PageRows& rows, int64_t head,
-               uint16_t* halves) {
-  const int64_t d = memory.d_head;
-  auto* keys = reinterpret_cast<uint16_t*>(memory.key_page(rows.page, head)) + rows.at;
-  auto* values = reinterpret_cast<uint16_t*>(memory.value_page(rows.page, head)) + rows.at * d;
-  for (int64_t r = 0; r < rows.n; ++r) {
-    kernels.to_f16(step.in[0].f32(rows.row + r) + head * d, d, halves + r * d);
-    kernels.to_f16(step.in[1].f32(rows.row + r) + head * d, d, values + r * d);
-  }
-  for (int64_t i = 0; i < d; ++i) {
-    for (int64_t r = 0; r < rows.n; ++r) keys[i * kPageTokens + r] = halves[r * d + i];
-  }
-}
-
 }  // namespace
-
-Needs needs_kv_store(const CpuStep& step, const PlanLimits&, int) {
-  return {.thread = kPageTokens * step.memory<KvMemory>().d_head * 2};
-}
-
-// Split by heads: rows of one page lie in the same cache lines of its transposed keys.
-void run_kv_store(const CpuStep& step, Worker& worker) {
-  const auto& memory = step.memory<KvMemory>();
-  const Range heads = share(memory.n_head_kv, 1, worker.thread(), worker.n_thread());
-  const int64_t n_row = worker.n_row(step.in[0]);
-  for (int64_t r = 0; r < n_row;) {
-    const int64_t token = worker.token(step.in[0], r), pos = worker.row(token).pos;
-    PageRows rows{r, 1, worker.sequence(token).pages[static_cast<size_t>(pos / kPageTokens)], pos % kPageTokens};
-    for (; r + rows.n < n_row && rows.at + rows.n < kPageTokens; ++rows.n) {
-      const RowInfo& next = worker.row(worker.token(step.in[0], r + rows.n));
-      if (next.sequence != worker.row(token).sequence || next.pos != pos + rows.n) break;
-    }
-    for (int64_t h = heads.begin; h < heads.end; ++h) {
-      if (memory.type == CacheType::f32) {
-        store_f32(memory, step, rows, h);
-      } else {
-        store_f16(memory, worker.kernels(), step, rows, h, worker.scratch<uint16_t>());
-      }
-    }
-    r += rows.n;
-  }
-}
 
 Needs needs_attention(const CpuStep& step, const PlanLimits&, int n_thread) {
   const auto& params = step.as<AttentionParams>();

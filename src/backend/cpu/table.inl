@@ -31,6 +31,7 @@ void fill_rows(Kernels& table) {
   table.dot = dot;
   table.max = max_of;
   table.exp_sum = exp_sum;
+  table.soften = soften;
   table.scale = scale;
   table.add = add;
   table.axpy = axpy;
