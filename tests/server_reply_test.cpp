@@ -256,12 +256,22 @@ TEST(Metrics, Text) {
   s.prompt_ms = 500;
   s.predicted_n = 4;
   s.predicted_ms = 100;
+  s.rounds = 4;
+  s.draft_n_accepted = 5;
+  s.accepted_per_position = {3, 2, 0};
   metrics.count(FinishReason::stop, s, 300);
+  s = {};
+  s.rounds = 1;
+  s.draft_n_accepted = 1;
+  s.accepted_per_position = {1};
+  metrics.count(FinishReason::length, s, 0);
   metrics.count_error(404);
   const std::string text = metrics.text({{.slot = 0, .request = 5}, {.slot = 1}}, 2, {.n_entries = 7, .n_evicted = 3});
   for (const char* line :
        {"llamacpp:prompt_tokens_total 10\n", "llamacpp:prompt_tokens_seconds 20\n",
         "llamacpp:tokens_predicted_total 4\n", "llamacpp:requests_processing 1\n", "llamacpp:requests_deferred 2\n",
+        "onebit:draft_tokens_per_step 2.2\n",
+        "onebit:draft_accepted_total{position=\"1\"} 4\n", "onebit:draft_accepted_total{position=\"2\"} 2\n",
         "onebit:http_refused_total 1\n", "onebit:prefix_cache_entries 7\n", "onebit:prefix_cache_evicted_total 3\n",
         "onebit:requests_total{finish_reason=\"stop\"} 1\n", "_bucket{le=\"0.25\"} 0\n", "_bucket{le=\"0.5\"} 1\n",
         "_bucket{le=\"+Inf\"} 1\n", "_count 1\n"}) {

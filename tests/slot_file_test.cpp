@@ -3,6 +3,8 @@
 #include "engine/slot_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -139,6 +141,27 @@ TEST_F(SlotFile, ABusySlotIsWaitedFor) {
   auto never = loop.scheduler.act_on_slot(0, SlotAction::erase, "");
   loop.scheduler.cancel_all();
   expect_error(ErrorKind::runtime, {"ended"}, [&] { never.get(); });
+}
+
+TEST_F(SlotFile, AnswersGoOnWhileItIsWritten) {
+  Loop loop(options(models_, 2));
+  loop.ask(chat(turn(1, 100)));
+  // The file that is written stands for a disk that takes nothing before somebody reads from it.
+  const std::string disk = file() + "." + std::to_string(::getpid()) + ".part";
+  ASSERT_EQ(::mkfifo(disk.c_str(), 0600), 0);
+  auto saved = loop.scheduler.act_on_slot(0, SlotAction::save, file());
+  loop.scheduler.step();
+  auto restored = loop.scheduler.act_on_slot(0, SlotAction::restore, file());
+  const auto answer = loop.ask(chat(turn(2, 60)));
+  EXPECT_EQ(answer->ids.size(), 20u);
+  EXPECT_EQ(saved.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  EXPECT_EQ(restored.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  std::ifstream reader(disk, std::ios::binary);
+  const std::string written{std::istreambuf_iterator<char>(reader), {}};
+  EXPECT_GT(written.size(), 1000u);
+  expect_error(ErrorKind::runtime, {"can't be written"}, [&] { saved.get(); });  // it can't be gone back in
+  while (restored.wait_for(std::chrono::seconds(0)) != std::future_status::ready) loop.scheduler.step();
+  expect_error(ErrorKind::refused, {"slot"}, [&] { restored.get(); });
 }
 
 TEST_F(SlotFile, OfSomethingElseIsRefused) {

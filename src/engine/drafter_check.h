@@ -1,24 +1,43 @@
 // Does a drafter see what it was trained to see? Hidden states taken one block or one position off, or a head in the
-// wrong basis, raise no error: drafts are just never accepted. So the drafter writes a few tokens behind a built-in
-// text, once with its hidden states and once with those of positions before, which must do worse.
+// wrong basis, raise no error: drafts are just accepted less often, or never. So the drafter drafts behind every token
+// of a short text of its target, with the hidden states that it gets and with their neighbours, which must do worse.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
-#include "engine/scheduler.h"
-#include "text/tokenizer.h"
+#include "engine/engine.h"
+#include "engine/session.h"
 
 namespace onebit {
 
+/// How far from their place hidden states are taken.
+struct TapShift {
+  int64_t blocks = 0, positions = 0;
+};
+
 struct DrafterCheck {
-  int64_t n_tokens = 0;                     // generated in each run; 0: not run, the device is too slow for it
-  int64_t n_accepted = 0, n_displaced = 0;  // drafted tokens that were accepted, with right and displaced states
+  struct Trial {
+    TapShift shift;
+    std::vector<int32_t> accepted;  // [text]: drafted tokens that the text goes on with
+
+    double mean() const;
+  };
+  std::vector<Trial> trials;  // the first one without a shift; empty: not run
 
   /// What is wrong, or "".
   std::string warning() const;
 };
 
-/// Takes about 0.1 s on a fast device. The scheduler must be idle; the slot that was used is erased afterwards.
-DrafterCheck check_drafter(Scheduler& scheduler, const Tokenizer& tokenizer);
+/// Text for check_drafter(); any tokenizer's.
+extern const char* const kDrafterCheckText;
+
+/// Lets the target go on with `prompt` and judges the drafter by that text. `session` must be empty and idle, and is so
+/// afterwards. It drafts behind every `every`-th token. `at` is added to all shifts: what an engine that takes hidden
+/// states from there would find.
+DrafterCheck check_drafter(Engine& engine, Session& session, std::span<const int32_t> prompt, int64_t every,
+                           TapShift at = {});
 
 }  // namespace onebit

@@ -274,6 +274,16 @@ Engine::Engine(EnginePlan plan) : plan_(std::move(plan)) {
 Engine::~Engine() = default;
 
 void Engine::run_target(const Batch& batch) { target_->wait(target_->submit(batch)); }
+void Engine::run_target_tapped(const Batch& batch, int64_t n_blocks) {
+  std::unique_ptr<Program>& program = shifted_[n_blocks];
+  if (!program) {
+    Taps taps = plan_.drafter->taps();
+    for (int64_t& block : taps.layers) block = std::clamp<int64_t>(block + n_blocks, 1, config().n_layer);
+    StatePool* const pools[] = {target_states_.get(), tap_states_.get()};
+    program = plan_.backend->compile(plan_.model->plan(&taps), pools, {.n_tok = kPageTokens, .n_out = 1});
+  }
+  program->wait(program->submit(batch));
+}
 void Engine::run_encode(const Batch& batch) { encode_->wait(encode_->submit(batch)); }
 void Engine::run_draft(const Batch& batch) { draft_->wait(draft_->submit(batch)); }
 void Engine::read_logits(int64_t out_row, std::span<float> to) { target_->read(logits_output_, out_row, to); }

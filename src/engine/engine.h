@@ -3,11 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "engine/step_costs.h"
 #include "model/drafter.h"
 #include "model/model.h"
 
@@ -27,6 +30,7 @@ struct EngineOptions {
   CacheType cache = CacheType::f16;
   int32_t draft_max = -1;      // most drafted tokens a step; -1: the drafter's block size less one; 0: never
   bool draft_adaptive = true;  // lengths up to draft_max are chosen for each step; false: always draft_max
+  std::optional<StepCosts> costs;  // taken as they are; absent: measured when the scheduler starts, followed while it runs
   bool lookup = false;         // also draft what followed the same words before
   float draft_p_min = 0;       // 0: a block is kept whole
   int64_t cache_bytes =
@@ -99,6 +103,9 @@ class Engine {
 
   /// Runs the target on a batch; waits.
   void run_target(const Batch& batch);
+  /// As run_target, but the hidden states for the drafter are taken `n_blocks` blocks later: for trying what it was made
+  /// for. At most kPageTokens rows and one output; a program of its own, compiled at the first such call.
+  void run_target_tapped(const Batch& batch, int64_t n_blocks);
   void read_logits(int64_t out_row, std::span<float> to);  // [n_vocab]
   void read_next(int64_t out_row, std::span<int32_t> to);  // argmax of consecutive rows
   /// Feeds tapped rows of the last run_target() to the drafter's caches.
@@ -123,6 +130,7 @@ class Engine {
   EnginePlan plan_;
   std::unique_ptr<StatePool> target_states_, draft_states_, tap_states_;
   std::unique_ptr<Program> target_, encode_, draft_;
+  std::map<int64_t, std::unique_ptr<Program>> shifted_;
   int logits_output_ = -1, next_output_ = -1;
   std::vector<float> draft_scores_;  // version 1: scores of a row's candidates
   std::vector<int32_t> draft_candidates_;

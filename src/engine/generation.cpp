@@ -55,7 +55,8 @@ int64_t Generation::n_left() const {
   return request_.max_tokens < 0 ? in_context : std::min(in_context, request_.max_tokens - n_generated());
 }
 
-void Generation::count_step(int64_t n_drafted, int64_t n_accepted) {
+void Generation::count_step(int64_t n_drafted, int64_t n_accepted, double n_plain) {
+  statistics_.plain_steps_worth += n_plain;
   auto& by_length = statistics_.steps_by_length;
   if (static_cast<int64_t>(by_length.size()) <= n_drafted) by_length.resize(static_cast<size_t>(n_drafted) + 1);
   ++by_length[static_cast<size_t>(n_drafted)];

@@ -38,8 +38,9 @@ class Generation {
   int64_t n_left() const;
 
   Drafting& drafting() { return drafting_; }
-  /// A step of this answer is done, in which so many tokens were drafted (0: a plain step) and kept.
-  void count_step(int64_t n_drafted, int64_t n_accepted);
+  /// A step of this answer is done, in which so many tokens were drafted (0: a plain step) and kept, at the cost of
+  /// `n_plain` plain steps.
+  void count_step(int64_t n_drafted, int64_t n_accepted, double n_plain);
   void count_draft_pass() { ++statistics_.draft_passes; }
   /// How long the prompt took; 0 while it is being read.
   double prompt_ms() const { return statistics_.prompt_ms; }

@@ -16,7 +16,11 @@ std::vector<PromptCut> prompt_cuts(std::span<const int32_t> prompt, std::span<co
     cuts.push_back({pos, multiple});
     if (turn) last_turn = pos;
   }
-  if (!cuts.empty()) cuts.front().keep = true;
+  int64_t last_kept = -kWorthKeeping;  // so that the first is
+  for (PromptCut& cut : cuts) {
+    cut.keep = cut.keep || cut.pos - last_kept >= kWorthKeeping;
+    if (cut.keep) last_kept = cut.pos;
+  }
   for (size_t i = cuts.size() - std::min<size_t>(cuts.size(), 2); i < cuts.size(); ++i) cuts[i].keep = true;
   return cuts;
 }

@@ -62,6 +62,7 @@ struct Statistics {
   int64_t lookup_n = 0, lookup_n_accepted = 0; // of these, the ones found in the text so far
   int64_t draft_passes = 0;                    // passes of the drafter
   std::vector<int64_t> steps_by_length;        // [draft length, 0 = plain]: steps after the first token
+  double plain_steps_worth = 0;                // plain steps that all steps cost by the known times; one each if unknown
   int64_t rounds = 0;                          // verify steps with at least one drafted token
   std::vector<int64_t> accepted_per_position;  // [draft length]: rounds in which this position was accepted
   std::vector<int32_t> accepted_per_round;     // drafted tokens kept, one entry a round

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,9 @@
 #include "engine/speculate.h"
 
 namespace onebit {
+
+/// Trying the drafter takes 40 steps and 200 drafts: half the drafts where they take longer, nothing on a slow device.
+constexpr double kFastDraftMs = 5, kSlowStepMs = 15;
 
 /// What a queued request waits with.
 struct Queued {
@@ -48,8 +52,11 @@ struct Scheduler::Impl {
   explicit Impl(Engine& e);
 
   bool step();
+  std::optional<SlotTask> next_slot_task();
   void run_slot_tasks();
-  SlotFileReport run(const SlotTask& task);
+  void run(SlotTask& task);
+  void save(SlotTask& task);
+  void wake();
   void admit();
   Start pick_start(const Request& request);
   void start(const Start& from, Queued queued);
@@ -98,6 +105,8 @@ struct Scheduler::Impl {
   PrefixCacheStatus cache_status;
   RequestId next_id = 1;
   bool woken = false;
+
+  std::future<void> writing;  // a slot's file; last, so that it has ended before anything else goes
 };
 
 Scheduler::Impl::Impl(Engine& e)
@@ -121,7 +130,7 @@ Scheduler::Impl::Impl(Engine& e)
   for (auto* list : {&members, &drafting}) list->reserve(slots.size());
   sequences.reserve(slots.size());
   out_rows.reserve(slots.size());
-  if (o.draft_adaptive) speculator.measure(*slots[0].session);
+  if (o.draft_adaptive && !o.costs) speculator.measure(*slots[0].session);
   publish();
 }
 
@@ -167,40 +176,70 @@ void Scheduler::Impl::apply_cancels() {
   retire();
 }
 
-void Scheduler::Impl::run_slot_tasks() {
-  std::vector<SlotTask> ready;
-  {
-    const std::lock_guard lock(mutex);
-    for (auto it = tasks.begin(); it != tasks.end();) {
-      if (slots[static_cast<size_t>(it->slot)].generation) {
-        ++it;
-      } else {
-        ready.push_back(std::move(*it));
-        it = tasks.erase(it);
-      }
-    }
+/// A task whose slot is idle, the oldest first; saving and restoring wait until no file is being written.
+std::optional<SlotTask> Scheduler::Impl::next_slot_task() {
+  const std::lock_guard lock(mutex);
+  const bool writes = writing.valid() && writing.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  for (auto it = tasks.begin(); it != tasks.end(); ++it) {
+    if (slots[static_cast<size_t>(it->slot)].generation) continue;
+    if (writes && it->action != SlotAction::erase) continue;
+    SlotTask task = std::move(*it);
+    tasks.erase(it);
+    return task;
   }
-  for (SlotTask& task : ready) {
+  return std::nullopt;
+}
+
+void Scheduler::Impl::run_slot_tasks() {
+  while (std::optional<SlotTask> task = next_slot_task()) {
     try {
-      task.promise.set_value(run(task));
+      run(*task);
     } catch (...) {
-      task.promise.set_exception(std::current_exception());
+      task->promise.set_exception(std::current_exception());
     }
   }
 }
 
-SlotFileReport Scheduler::Impl::run(const SlotTask& task) {
-  Session& session = *slots[static_cast<size_t>(task.slot)].session;
-  if (task.action == SlotAction::save) return write_slot_file(task.path, engine, session, cache);
-  if (task.action == SlotAction::restore) {
-    const SlotFileReport report = read_slot_file(task.path, engine, session, cache);
-    slots[static_cast<size_t>(task.slot)].last_used = ++clock;
-    return report;
+void Scheduler::Impl::run(SlotTask& task) {
+  Slot& slot = slots[static_cast<size_t>(task.slot)];
+  if (task.action == SlotAction::save) {
+    save(task);
+  } else if (task.action == SlotAction::restore) {
+    const SlotFileReport report = read_slot_file(task.path, engine, *slot.session, cache);
+    slot.last_used = ++clock;
+    task.promise.set_value(report);
+  } else {
+    const SlotFileReport report{.n_tokens = slot.session->n_past()};
+    cache.forget(slot.session->tokens());
+    forget(*slot.session);
+    task.promise.set_value(report);
   }
-  const SlotFileReport report{.n_tokens = session.n_past()};
-  cache.forget(session.tokens());
-  forget(session);
-  return report;
+}
+
+/// Copies the slot; the disk is another thread's business.
+void Scheduler::Impl::save(SlotTask& task) {
+  auto snapshot = std::make_shared<SlotSnapshot>(
+      snapshot_slot(engine, *slots[static_cast<size_t>(task.slot)].session, cache));
+  const auto saved = std::make_shared<SlotTask>(std::move(task));
+  const auto write = [this, saved, snapshot] {
+    try {
+      saved->promise.set_value(write_slot_file(saved->path, std::move(*snapshot)));
+    } catch (...) {
+      saved->promise.set_exception(std::current_exception());
+    }
+    wake();
+  };
+  try {
+    writing = std::async(std::launch::async, write);
+  } catch (...) {
+    saved->promise.set_exception(std::current_exception());
+  }
+}
+
+void Scheduler::Impl::wake() {
+  const std::lock_guard lock(mutex);
+  woken = true;
+  changed.notify_all();
 }
 
 void Scheduler::Impl::admit() {
@@ -490,11 +529,7 @@ void Scheduler::wait_for_work(int milliseconds) {
   impl_->woken = false;
 }
 
-void Scheduler::wake() {
-  const std::lock_guard lock(impl_->mutex);
-  impl_->woken = true;
-  impl_->changed.notify_all();
-}
+void Scheduler::wake() { impl_->wake(); }
 
 void Scheduler::cancel_all() {
   {
@@ -513,9 +548,14 @@ void Scheduler::cancel_all() {
   impl_->tasks.clear();
 }
 
-bool Scheduler::drafts() const { return impl_->engine.drafter() && impl_->engine.options().draft_max > 0; }
-double Scheduler::plain_step_ms() const { return impl_->speculator.costs().target.at(1); }
-void Scheduler::displace_taps(int64_t n) { impl_->speculator.displace_taps(n); }
+DrafterCheck Scheduler::check_drafter(std::span<const int32_t> prompt, TapShift at) {
+  const Engine& engine = impl_->engine;
+  if (!engine.drafter() || engine.options().draft_max == 0 || prompt.empty()) return {};
+  if (costs().target.at(1) > kSlowStepMs) return {};
+  const bool every = costs().draft.at(static_cast<double>(engine.options().draft_max + 1)) < kFastDraftMs;
+  return onebit::check_drafter(impl_->engine, *impl_->slots[0].session, prompt, every ? 1 : 2, at);
+}
+const StepCosts& Scheduler::costs() const { return impl_->speculator.costs(); }
 
 int64_t Scheduler::n_queued() const {
   const std::lock_guard lock(impl_->mutex);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "engine/drafter_check.h"
 #include "engine/engine.h"
 #include "engine/prefix_cache.h"
 #include "engine/request.h"
@@ -53,11 +54,11 @@ class Scheduler {
   /// Ends all requests as cancelled.
   void cancel_all();
 
-  /// Whether a drafter may work, and what a step without it takes; 0 where that was not measured.
-  bool drafts() const;
-  double plain_step_ms() const;
-  /// Feeds the drafter the hidden states of `n` positions before: for checking that the right ones matter.
-  void displace_taps(int64_t n);
+  /// Tries the drafter on `prompt`; nothing must run yet. Nothing is tried without one, or where a step takes longer than
+  /// a few milliseconds. `at` is for tests of the check.
+  DrafterCheck check_drafter(std::span<const int32_t> prompt, TapShift at = {});
+  /// What steps cost, as far as it is known.
+  const StepCosts& costs() const;
 
   int64_t n_queued() const;
   std::vector<SlotStatus> slots() const;

@@ -157,20 +157,18 @@ class NewFile {
   Checksum sum_;
 };
 
-void write_pages(NewFile& file, const StatePool& pool, std::span<const int32_t> pages, int64_t page_bytes) {
-  std::vector<uint8_t> buffer(static_cast<size_t>(page_bytes));
+void copy_pages(SlotSnapshot& to, const StatePool& pool, std::span<const int32_t> pages, int64_t page_bytes) {
   for (const int32_t page : pages) {
-    pool.read_page(page, buffer);
-    file.add(buffer);
+    pool.read_page(page, to.parts.emplace_back(static_cast<size_t>(page_bytes)));
   }
 }
 
-void write_state(NewFile& file, const Engine& engine, const StatePool& pool, int32_t slot) {
+void copy_state(SlotSnapshot& to, Engine& engine, int32_t slot) {
   if (!engine.recurrent()) return;
-  std::vector<uint8_t> buffer(static_cast<size_t>(engine.cache_sizes().slot_bytes));
-  pool.read_slot(slot, buffer);
-  file.add(buffer);
+  engine.target_states().read_slot(slot, to.parts.emplace_back(static_cast<size_t>(engine.cache_sizes().slot_bytes)));
 }
+
+void copy_bytes(SlotSnapshot& to, std::span<const uint8_t> bytes) { to.parts.emplace_back(bytes.begin(), bytes.end()); }
 
 // --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -324,9 +322,9 @@ double ms_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-SlotFileReport write_slot_file(const std::string& path, Engine& engine, const Session& session,
-                               const PrefixCache& cache) {
-  const auto begin = std::chrono::steady_clock::now();
+SlotSnapshot snapshot_slot(Engine& engine, const Session& session, const PrefixCache& cache) {
+  SlotSnapshot snapshot;
+  snapshot.begin = std::chrono::steady_clock::now();
   const Timeline timeline = session.timeline();
   if (timeline.tokens.empty()) fail(ErrorKind::usage, "the slot is empty: there is nothing to save");
   const auto fronts = engine.recurrent() ? cache.fronts_of(timeline.tokens) : std::vector<const PrefixCache::Entry*>();
@@ -335,26 +333,37 @@ SlotFileReport write_slot_file(const std::string& path, Engine& engine, const Se
   head.version = kVersion;
   head.n_fronts = static_cast<uint32_t>(fronts.size());
   head.identity = identity_of(engine);
-  head.n_tokens = static_cast<int64_t>(timeline.tokens.size());
+  snapshot.n_tokens = head.n_tokens = static_cast<int64_t>(timeline.tokens.size());
   const int64_t n_pages = pages_of(head.n_tokens);
   const bool drafts = engine.drafter() && static_cast<int64_t>(timeline.draft_pages.size()) == n_pages;
   head.draft_begin = drafts ? timeline.draft_begin : n_pages * kPageTokens;
   head.n_commit = timeline.n_commit;
-  NewFile file(path);
-  file.write(bytes_of(head));
-  file.add({reinterpret_cast<const uint8_t*>(timeline.tokens.data()), timeline.tokens.size() * 4});
-  write_pages(file, engine.target_states(), timeline.pages, head.identity.page_bytes);
+  copy_bytes(snapshot, bytes_of(head));
+  copy_bytes(snapshot, {reinterpret_cast<const uint8_t*>(timeline.tokens.data()), timeline.tokens.size() * 4});
+  copy_pages(snapshot, engine.target_states(), timeline.pages, head.identity.page_bytes);
   if (drafts) {
     const auto n_gone = static_cast<size_t>(head.draft_begin / kPageTokens);
-    write_pages(file, *engine.draft_states(), timeline.draft_pages.subspan(n_gone), head.identity.draft_page_bytes);
+    copy_pages(snapshot, *engine.draft_states(), timeline.draft_pages.subspan(n_gone), head.identity.draft_page_bytes);
   }
-  write_state(file, engine, engine.target_states(), session.slot());
+  copy_state(snapshot, engine, session.slot());
   for (const PrefixCache::Entry* entry : fronts) {
-    file.add(bytes_of(Front{static_cast<int64_t>(entry->tokens.size()), entry->n_commit}));
-    write_state(file, engine, engine.target_states(), entry->slot);
+    copy_bytes(snapshot, bytes_of(Front{static_cast<int64_t>(entry->tokens.size()), entry->n_commit}));
+    copy_state(snapshot, engine, entry->slot);
+  }
+  return snapshot;
+}
+
+SlotFileReport write_slot_file(const std::string& path, SlotSnapshot snapshot) {
+  Head head;
+  std::memcpy(&head, snapshot.parts.front().data(), sizeof head);
+  NewFile file(path);
+  file.write(bytes_of(head));
+  for (size_t i = 1; i < snapshot.parts.size(); ++i) {
+    file.add(snapshot.parts[i]);
+    snapshot.parts[i] = {};
   }
   const int64_t n_bytes = file.finish(head);
-  return {head.n_tokens, n_bytes, ms_since(begin)};
+  return {snapshot.n_tokens, n_bytes, ms_since(snapshot.begin)};
 }
 
 SlotFileReport read_slot_file(const std::string& path, Engine& engine, Session& session, PrefixCache& cache) {

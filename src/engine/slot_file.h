@@ -3,8 +3,10 @@
 // same model, drafter, device and settings of the cache.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/prefix_cache.h"
 
@@ -16,10 +18,20 @@ struct SlotFileReport {
   double ms = 0;
 };
 
-/// Writes a session and the entries of the cache that are a front of it. The file appears when it is complete; an older
-/// one of that name is replaced. Throws Error(runtime) when the disk doesn't take it.
-SlotFileReport write_slot_file(const std::string& path, Engine& engine, const Session& session,
-                               const PrefixCache& cache);
+/// All that a slot's file holds, copied at one moment: the session may go on while it is written.
+struct SlotSnapshot {
+  int64_t n_tokens = 0;
+  std::vector<std::vector<uint8_t>> parts;  // in the file's order, the head first
+  std::chrono::steady_clock::time_point begin;
+};
+
+/// Copies a session and the entries of the cache that are a front of it. Takes as much memory as the file will; one copy
+/// of the state takes milliseconds where writing it takes seconds.
+SlotSnapshot snapshot_slot(Engine& engine, const Session& session, const PrefixCache& cache);
+
+/// Writes a snapshot; on any thread. The file appears when it is complete; an older one of that name is replaced. Throws
+/// Error(runtime) when the disk doesn't take it. The report's time is from the snapshot on.
+SlotFileReport write_slot_file(const std::string& path, SlotSnapshot snapshot);
 
 /// Replaces what a session holds. The whole file is checked first; one that is of another model, version or setting,
 /// truncated or altered throws Error(refused) and leaves the session as it was.

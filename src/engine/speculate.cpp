@@ -26,6 +26,7 @@ double ms_since(Clock::time_point start) {
 }  // namespace
 
 Speculator::Speculator(Engine& engine) : engine_(engine), model_prior_(kModelPrior) {
+  if (engine.options().costs) costs_ = *engine.options().costs;
   const PlanLimits& limits = engine.target_limits();
   const auto n_slots = static_cast<size_t>(engine.options().n_slots);
   const auto n_tok = static_cast<size_t>(limits.n_tok);
@@ -95,7 +96,7 @@ void Speculator::measure(Session& session) {
   if (engine_.drafter()) {
     const int64_t widest = chained ? 2 : block;  // passes of a chained drafter are taken to cost the same
     costs_.draft = measure_curve(chained ? 1 : 2, widest, kMeasureMs / 2, draft, [&] { target(1); });
-    encode_cost_ = measure_curve(1, engine_.tap_ring(), kMeasureMs / 8, encode, [&] { target(1); });
+    costs_.encode = measure_curve(1, engine_.tap_ring(), kMeasureMs / 8, encode, [&] { target(1); });
   }
   source_rows_.clear();
   session.truncate(0);
@@ -120,7 +121,7 @@ double Speculator::draft_pass_ms(std::span<const int64_t> lengths) const {
     n_rows += n > 0 ? n + 1 : 0;
     n_sequences += n > 0;
   }
-  const double feeding = encode_cost_.at(static_cast<double>(2 * n_sequences));
+  const double feeding = costs_.encode.at(static_cast<double>(2 * n_sequences));
   if (engine_.drafter()->chained()) return costs_.draft.at(1) * static_cast<double>(longest) + feeding;
   return costs_.draft.at(static_cast<double>(n_rows)) + feeding;
 }
@@ -140,13 +141,14 @@ bool Speculator::adaptive(const Generation& generation) const {
 }
 
 void Speculator::draft(std::span<Generation* const> answers, int64_t n_prompt) {
-  base_ = {static_cast<int64_t>(answers.size()), n_prompt};
+  const StepBase bare{static_cast<int64_t>(answers.size()), n_prompt};
+  base_ = bare;
   make_wishes(answers);
   if (wishes_.empty()) return;
   choose_lengths();
   run_drafter();
   take_drafts();
-  charge();
+  charge(bare);
 }
 
 void Speculator::make_wishes(std::span<Generation* const> answers) {
@@ -357,8 +359,8 @@ void Speculator::take_drafts() {
   }
 }
 
-/// What the round costs each answer beyond a plain step.
-void Speculator::charge() {
+/// What the round costs each answer beyond a plain step; `bare`: the step without any drafts.
+void Speculator::charge(const StepBase& bare) {
   if (!costs_.known()) return;
   int64_t n_drafted = 0, n_proposed = 0;
   lengths_.clear();
@@ -367,8 +369,8 @@ void Speculator::charge() {
     if (wish.generation->drafting().source == DraftSource::model) lengths_.push_back(wish.n);
   }
   for (const int64_t n : lengths_) n_proposed += n;
-  const auto width = static_cast<double>(base_.n_answers + base_.n_prompt);
-  const double plain = costs_.target.at(width) / static_cast<double>(base_.n_answers);
+  const auto width = static_cast<double>(bare.n_answers + bare.n_prompt);
+  const double plain = costs_.target.at(width) / static_cast<double>(bare.n_answers);
   const double verify = costs_.target.at(width + static_cast<double>(n_drafted)) - costs_.target.at(width);
   const double drafting_ms = draft_pass_ms(lengths_);
   for (Wish& wish : wishes_) {
@@ -414,7 +416,7 @@ int64_t Speculator::accept(Generation& generation, int64_t out_row) {
   }
   const auto n_drafted = static_cast<int64_t>(drafting.tokens.size());
   const auto n_kept = static_cast<int64_t>(n_accepted);
-  generation.count_step(n_drafted, n_kept);
+  generation.count_step(n_drafted, n_kept, 1 + drafting.n_extra);
   if (drafting.source == DraftSource::none) {
     drafting.account.plain_step();
   } else if (goes_on) {
@@ -487,8 +489,6 @@ void Speculator::tap_prompt(Session& session, const Sequence& rows) {
     if (chained) {
       encode_tokens_.push_back(session.tokens()[static_cast<size_t>(pos)]);
       source_rows_.push_back(i == 0 ? hidden_before(session, pos) : rows.row + static_cast<int32_t>(i) - 1);
-    } else if (displaced_ > 0) {
-      source_rows_.push_back(rows.row + static_cast<int32_t>(std::max<int64_t>(i - displaced_, 0)));
     } else {
       source_rows_.push_back(i == rows.n_tok - 1 ? tap_row(session, pos) : rows.row + static_cast<int32_t>(i));
     }
@@ -512,7 +512,7 @@ void Speculator::settle(Session& session) {
   const bool chained = engine_.drafter()->chained();
   for (int64_t pos = begin; pos < end; ++pos) {
     if (chained) encode_tokens_.push_back(session.tokens()[static_cast<size_t>(pos)]);
-    source_rows_.push_back(chained ? hidden_before(session, pos - displaced_) : tap_row(session, pos - displaced_));
+    source_rows_.push_back(chained ? hidden_before(session, pos) : tap_row(session, pos));
   }
 }
 

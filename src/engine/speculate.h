@@ -48,8 +48,6 @@ class Speculator {
   /// Queues what is still to be fed of this session; before its state is kept or its answer ends.
   void settle(Session& session);
   void encode();
-  /// See Scheduler::displace_taps().
-  void displace_taps(int64_t n) { displaced_ = n; }
   /// The answer is over: what it taught counts a little for the ones to come.
   void finish(Generation& generation);
   /// The session starts anew at its n_past(): nothing of it is to be fed.
@@ -77,7 +75,7 @@ class Speculator {
   void take_drafts();
   void use_lookup(Wish& wish);
   void limit_loss(Wish& wish) const;
-  void charge();
+  void charge(const StepBase& bare);
   double draft_ms(std::span<const DraftOffer> offers) const;
   int32_t tap_row(const Session& session, int64_t pos) const;
   int32_t chain_row(const Session& session) const;
@@ -85,7 +83,6 @@ class Speculator {
 
   Engine& engine_;
   StepCosts costs_;
-  CostCurve encode_cost_;
   RateWeights model_prior_;
   StepBase base_;
   double rate_ = 0;
@@ -96,7 +93,6 @@ class Speculator {
   std::vector<int64_t> fed_;     // [slot]: rows of the answer below this position are in the drafter's caches
   std::vector<int64_t> tapped_;  // [slot]: first position whose tap is in the ring
   std::vector<int64_t> lengths_;
-  int64_t displaced_ = 0;
   std::vector<float> logits_;
   std::vector<int32_t> tokens_, outputs_, source_rows_, encode_tokens_, ids_, kept_;
   std::vector<float> confidence_;

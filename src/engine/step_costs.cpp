@@ -70,7 +70,7 @@ void CostCurve::bend(double rows, double ratio) {
 }
 
 void StepCosts::observe(CostCurve& curve, int64_t rows, double ms) {
-  if (!curve.known() || rows <= 0) return;
+  if (fixed || !curve.known() || rows <= 0) return;
   const double expected = curve.at(static_cast<double>(rows));
   const double ratio = std::clamp(ms / (expected * speed), 1 / kMostSurprise, kMostSurprise);
   speed *= 1 + kSpeedRate * (ratio - 1);

@@ -38,7 +38,9 @@ CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::
 struct StepCosts {
   CostCurve target;  // rows of one batch, each with logits
   CostCurve draft;   // rows of one pass of the drafter
+  CostCurve encode;  // rows fed to the drafter's caches
   double speed = 1;  // how much slower than at the start passes are now
+  bool fixed = false;
 
   bool known() const { return target.known(); }
   void observe_target(int64_t rows, double ms) { observe(target, rows, ms); }

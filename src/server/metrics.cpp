@@ -32,6 +32,8 @@ void Metrics::count(FinishReason reason, const Statistics& s, double first_token
   n_accepted_ += s.draft_n_accepted;
   n_rounds_ += s.rounds;
   n_passes_ += s.draft_passes;
+  n_accepted_at_.resize(std::max(n_accepted_at_.size(), s.accepted_per_position.size()));
+  for (size_t i = 0; i < s.accepted_per_position.size(); ++i) n_accepted_at_[i] += s.accepted_per_position[i];
   n_plain_ += s.steps_by_length.empty() ? 0 : s.steps_by_length.front();
   if (first_token_ms <= 0) return;
   const double seconds = first_token_ms / 1e3;
@@ -65,6 +67,8 @@ std::string Metrics::text(const std::vector<SlotStatus>& slots, int64_t n_queued
   counter("onebit:draft_tokens_total", "Drafted tokens that were verified.", static_cast<double>(n_draft_));
   counter("onebit:draft_tokens_accepted_total", "Drafted tokens that were kept.", static_cast<double>(n_accepted_));
   counter("onebit:draft_rounds_total", "Verify steps with drafted tokens.", static_cast<double>(n_rounds_));
+  gauge("onebit:draft_tokens_per_step", "Tokens gained by a verify step on average, the model's own included.",
+        n_rounds_ > 0 ? 1 + static_cast<double>(n_accepted_) / static_cast<double>(n_rounds_) : 0);
   counter("onebit:draft_passes_total", "Passes of the drafter.", static_cast<double>(n_passes_));
   counter("onebit:plain_steps_total", "Steps without drafted tokens.", static_cast<double>(n_plain_));
   counter("onebit:http_refused_total", "Replies with a 4xx status.", static_cast<double>(n_refused_));
@@ -82,6 +86,11 @@ std::string Metrics::text(const std::vector<SlotStatus>& slots, int64_t n_queued
           static_cast<double>(cache.n_hits));
   counter("onebit:prefix_cache_misses_total", "Requests that began from nothing.", static_cast<double>(cache.n_misses));
   auto to = std::back_inserter(t);
+  fmt::format_to(to, "# HELP onebit:draft_accepted_total Verify steps that kept the drafted token of this position.\n");
+  fmt::format_to(to, "# TYPE onebit:draft_accepted_total counter\n");
+  for (size_t i = 0; i < n_accepted_at_.size(); ++i) {
+    fmt::format_to(to, "onebit:draft_accepted_total{{position=\"{}\"}} {}\n", i + 1, n_accepted_at_[i]);
+  }
   fmt::format_to(to,
                  "# HELP onebit:requests_total Requests by how they ended.\n# TYPE onebit:requests_total counter\n");
   for (size_t i = 0; i < kReasons.size(); ++i) {

@@ -28,6 +28,7 @@ class Metrics {
 
   mutable std::mutex mutex_;
   int64_t n_prompt_ = 0, n_cached_ = 0, n_predicted_ = 0, n_draft_ = 0, n_accepted_ = 0, n_rounds_ = 0, n_passes_ = 0, n_plain_ = 0;
+  std::vector<int64_t> n_accepted_at_;  // by position in a draft
   double prompt_ms_ = 0, predicted_ms_ = 0;
   std::array<int64_t, 4> finished_{};                       // by FinishReason
   int64_t n_refused_ = 0, n_failed_ = 0;                    // replies with 4xx, 5xx

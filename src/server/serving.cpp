@@ -38,7 +38,7 @@ Serving::Serving(const ServerOptions& options, EngineOptions engine_options)
 }
 
 std::string Serving::check_drafter() {
-  return onebit::check_drafter(*scheduler_, text_.tokenizer).warning();
+  return scheduler_->check_drafter(text_.tokenizer.encode(kDrafterCheckText, ParseSpecial::no)).warning();
 }
 
 std::string Serving::drafter_kind() const {
