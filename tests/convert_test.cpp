@@ -300,6 +300,21 @@ TEST_F(Convert, MtpBlocksFollowTheTrunk) {
   EXPECT_EQ(values(file, "blk.4.attn_q.weight"), values(file, "blk.3.attn_q.weight"));
 }
 
+TEST_F(Convert, MtpBlocksOfMixturesHaveExpertsToo) {
+  take("qwen3_5_moe");
+  add_mtp(arrays_);
+  const GgufFile file = run();
+  EXPECT_EQ(file.require<uint32_t>(keys::nextn_predict_layers("qwen35moe")), 1u);
+  size_t n_same = 0;
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (!tensor.name.starts_with("blk.3.")) continue;
+    EXPECT_EQ(values(file, "blk.4." + tensor.name.substr(6)), values(file, tensor.name)) << tensor.name;
+    n_same += tensor.name.find("exp") != std::string::npos;
+  }
+  EXPECT_GE(n_same, 6u);  // routed and shared experts
+  EXPECT_NE(file.find("blk.4.nextn.eh_proj.weight"), nullptr);
+}
+
 TEST_F(Convert, AnMtpHeadAloneKeepsItsPlace) {
   take("qwen3_5");
   add_mtp(arrays_);

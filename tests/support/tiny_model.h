@@ -1,5 +1,5 @@
-// Tiny random models as real files: a qwen35 target (two delta net blocks, two attention blocks) and DFlash drafters
-// for it. A vocabulary of a few tokens makes random drafts be accepted often enough to be interesting.
+// Tiny random models as real files: a qwen35 or qwen35moe target (two delta net blocks, two attention blocks), with a
+// multi-token head if wanted, and DFlash drafters for it. A vocabulary of a few tokens makes random drafts be accepted often enough to be interesting.
 #pragma once
 
 #include <cmath>
@@ -17,6 +17,8 @@ struct TinyShape {
   int64_t n_embd = 64, n_vocab = 12, n_ff = 96, n_head = 2, n_head_kv = 1, d_head = 32;
   int64_t n_layer = 4, interval = 2;  // blocks 1 and 3 attend
   int64_t n_k_head = 2, n_v_head = 4, d_state = 16, n_tap = 4;
+  int64_t n_expert = 0, n_expert_used = 2, n_ff_expert = 32, n_ff_shared = 64;  // no experts: qwen35
+  bool mtp = false;                                                             // a multi-token head behind the trunk
   int64_t n_draft_layer = 2, block = 6, window = 0, rank = 32, top_k = 4, group = 16;
   BlockType type = BlockType::f32;  // of the matrices
   uint64_t seed = 1;
@@ -92,6 +94,17 @@ inline void write_ffn(TinyWriter& w, const TinyShape& s, int64_t i) {
   w.matrix(keys::block(i, keys::kFfnDown), {s.n_embd, s.n_ff});
 }
 
+inline void write_experts(TinyWriter& w, const TinyShape& s, int64_t i) {
+  w.matrix(keys::block(i, keys::kFfnGateInp), {s.n_expert, s.n_embd}, 2, true);
+  w.matrix(keys::block(i, keys::kFfnGateExps), {s.n_expert, s.n_ff_expert, s.n_embd});
+  w.matrix(keys::block(i, keys::kFfnUpExps), {s.n_expert, s.n_ff_expert, s.n_embd});
+  w.matrix(keys::block(i, keys::kFfnDownExps), {s.n_expert, s.n_embd, s.n_ff_expert});
+  w.vector(keys::block(i, keys::kFfnGateInpShexp), {s.n_embd}, 0, 0.5);
+  w.matrix(keys::block(i, keys::kFfnGateShexp), {s.n_ff_shared, s.n_embd});
+  w.matrix(keys::block(i, keys::kFfnUpShexp), {s.n_ff_shared, s.n_embd});
+  w.matrix(keys::block(i, keys::kFfnDownShexp), {s.n_embd, s.n_ff_shared});
+}
+
 inline void write_attention(TinyWriter& w, const TinyShape& s, int64_t i, int64_t q_rows) {
   w.matrix(keys::block(i, keys::kAttnQ), {q_rows, s.n_embd});
   w.matrix(keys::block(i, keys::kAttnK), {s.n_head_kv * s.d_head, s.n_embd});
@@ -114,11 +127,29 @@ inline void write_delta_net(TinyWriter& w, const TinyShape& s, int64_t i) {
   w.matrix(keys::block(i, keys::kSsmOut), {s.n_embd, inner});
 }
 
+/// The block of a multi-token head.
+inline void write_mtp(TinyWriter& w, const TinyShape& s, int64_t i) {
+  for (const char* norm : {keys::kAttnNorm, keys::kPostAttentionNorm, keys::kNextnEnorm, keys::kNextnHnorm,
+                           keys::kNextnSharedHeadNorm}) {
+    w.vector(keys::block(i, norm), {s.n_embd}, 1, 0.2);
+  }
+  w.matrix(keys::block(i, keys::kNextnEhProj), {s.n_embd, 2 * s.n_embd});
+  write_attention(w, s, i, s.n_head * 2 * s.d_head);
+  s.n_expert > 0 ? write_experts(w, s, i) : write_ffn(w, s, i);
+}
+
 /// Writes the target.
 inline void write_tiny_target(const std::string& path, const TinyShape& s) {
   TinyWriter w(path, s);
-  const std::string arch = "qwen35";
-  write_common(w, s, arch, s.n_layer);
+  const std::string arch = s.n_expert > 0 ? "qwen35moe" : "qwen35";
+  write_common(w, s, arch, s.n_layer + (s.mtp ? 1 : 0));
+  if (s.mtp) w.out().add(keys::nextn_predict_layers(arch), 1u);
+  if (s.n_expert > 0) {
+    w.out().add(keys::expert_count(arch), static_cast<uint32_t>(s.n_expert));
+    w.out().add(keys::expert_used_count(arch), static_cast<uint32_t>(s.n_expert_used));
+    w.out().add(keys::expert_feed_forward_length(arch), static_cast<uint32_t>(s.n_ff_expert));
+    w.out().add(keys::expert_shared_feed_forward_length(arch), static_cast<uint32_t>(s.n_ff_shared));
+  }
   w.out().add(keys::full_attention_interval(arch), static_cast<uint32_t>(s.interval));
   w.out().add(keys::rope_dimension_count(arch), static_cast<uint32_t>(s.d_head / 2));
   w.out().add(keys::ssm_conv_kernel(arch), static_cast<uint32_t>(s.n_tap));
@@ -137,8 +168,9 @@ inline void write_tiny_target(const std::string& path, const TinyShape& s) {
     } else {
       write_delta_net(w, s, i);
     }
-    write_ffn(w, s, i);
+    s.n_expert > 0 ? write_experts(w, s, i) : write_ffn(w, s, i);
   }
+  if (s.mtp) write_mtp(w, s, s.n_layer);
   w.finish();
 }
 
