@@ -168,8 +168,13 @@ TEST(Speculate, SequencesOfOneBatchDraftDifferentLengths) {
       together.push_back(std::make_shared<Recorder>());
       scheduler.submit(request, together.back());
     }
-    while (scheduler.step()) {
+    int64_t n_steps = 0, n_alone = 0;
+    while (scheduler.step()) ++n_steps;
+    for (const auto& recorder : together) {
+      const auto& lengths = recorder->statistics.steps_by_length;
+      n_alone += std::accumulate(lengths.begin(), lengths.end(), int64_t{1});  // its prompt's too
     }
+    EXPECT_LT(n_steps, n_alone / 2);  // one batch for all of them
     for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(together[i]->ids, alone[i]) << i << " " << adaptive;
   }
 }
@@ -184,20 +189,29 @@ double place_in(const std::vector<double>& p, int32_t id, Rng& rng) {
   return std::min(below + rng.uniform() * p[static_cast<size_t>(id)], 1 - 1e-12);
 }
 
-/// The target's distribution under `o`, from the logprobs of all tokens, by the sampler's documented order.
-std::vector<double> distribution(const TokenEvent& event, const SamplingOptions& o, size_t n_vocab) {
-  std::vector<double> p(n_vocab);
-  double mass = 0, total = 0;
-  for (size_t i = 0; i < event.top.size(); ++i) {
-    if ((o.top_k > 0 && i >= static_cast<size_t>(o.top_k)) || (i > 0 && mass >= o.top_p)) break;
-    double share = 0;
-    for (size_t j = 0; j < event.top.size() && (o.top_k == 0 || j < static_cast<size_t>(o.top_k)); ++j) {
-      share += std::exp(event.top[j].logprob);
-    }
-    mass += std::exp(event.top[i].logprob) / share;
-    p[static_cast<size_t>(event.top[i].id)] = std::exp(event.top[i].logprob / o.temperature);
+/// The target's distribution behind `history` under `o`, from the logprobs of all tokens, by the sampler's documented
+/// order (bias, penalties, top-k, top-p, temperature).
+std::vector<double> distribution(const TokenEvent& event, const SamplingOptions& o, std::span<const int32_t> history) {
+  history = history.last(std::min(history.size(), static_cast<size_t>(o.repeat_last_n)));
+  std::vector<std::pair<double, int32_t>> scores;
+  for (const TokenLogprob& top : event.top) {
+    double score = top.logprob;
+    for (const auto& [id, bias] : o.logit_bias) score += id == top.id ? bias : 0;
+    const auto n = std::count(history.begin(), history.end(), top.id);
+    if (n > 0) score -= o.presence_penalty + o.frequency_penalty * static_cast<double>(n);
+    const bool banned = std::find(o.suppressed.begin(), o.suppressed.end(), top.id) != o.suppressed.end();
+    if (!banned) scores.emplace_back(score, top.id);
   }
-  for (const double x : p) total += x;
+  std::sort(scores.rbegin(), scores.rend());
+  if (o.top_k > 0) scores.resize(std::min(scores.size(), static_cast<size_t>(o.top_k)));
+  double whole = 0, mass = 0, total = 0;
+  for (const auto& [score, id] : scores) whole += std::exp(score);
+  std::vector<double> p(event.top.size());
+  for (const auto& [score, id] : scores) {
+    if (mass >= o.top_p) break;
+    mass += std::exp(score) / whole;
+    total += p[static_cast<size_t>(id)] = std::exp(score / o.temperature);
+  }
   for (double& x : p) x /= total;
   return p;
 }
@@ -228,8 +242,10 @@ void expect_drawn_from_the_target(SamplingOptions sampling) {
     request.sampling.seed = seed;
     const auto answer = run(scheduler, request);
     double last = -1;
+    std::vector<int32_t> history = request.prompt;
     for (const TokenEvent& event : answer->events) {
-      const double u = place_in(distribution(event, sampling, n_vocab), event.id, rng);
+      const double u = place_in(distribution(event, sampling, history), event.id, rng);
+      history.push_back(event.id);
       ++places[static_cast<size_t>(u * 20)];
       if (last >= 0) ++pairs[static_cast<size_t>(last * 5) * 5 + static_cast<size_t>(u * 5)];
       last = u;
@@ -257,12 +273,94 @@ TEST(SpeculateDistribution, Truncated) {
   expect_drawn_from_the_target(sampling);
 }
 
+TEST(SpeculateDistribution, BiasedMaskedAndPenalised) {
+  SamplingOptions sampling;
+  sampling.temperature = 0.8f;
+  sampling.logit_bias = {{3, 1.5f}, {7, -2.0f}};
+  sampling.suppressed = {5};
+  sampling.presence_penalty = 0.4f;
+  sampling.frequency_penalty = 0.2f;
+  sampling.repeat_last_n = 6;
+  sampling.top_k = 8;
+  expect_drawn_from_the_target(sampling);
+}
+
 TEST(SpeculateDistribution, GreedyTakesTheMostLikely) {
   const TinyModels models;
-  Request request = greedy(models.prompt(4, 20), 400);
-  request.sampling.n_logprobs = 1;
-  const auto answer = run(models.options(2), request);
-  for (const TokenEvent& event : answer->events) EXPECT_EQ(event.id, event.top[0].id);
+  EngineOptions options = models.options(2);
+  options.device = "cpu";
+  options.backend.n_threads = 1;
+  Engine engine(plan_engine(options));
+  Scheduler scheduler(engine);
+  int64_t n = 0, n_accepted = 0;
+  for (uint64_t seed = 1; n < 100000; ++seed) {
+    Request request = greedy(models.prompt(seed, 12), 480);
+    request.sampling.n_logprobs = 1;
+    const auto answer = run(scheduler, request);
+    for (const TokenEvent& event : answer->events) ASSERT_EQ(event.id, event.top[0].id) << "prompt " << seed;
+    n += answer->statistics.predicted_n;
+    n_accepted += answer->statistics.draft_n_accepted;
+  }
+  EXPECT_GT(n_accepted, 1000);
+}
+
+/// One context, 100,000 seeds: the token at a drafted row has the target's distribution there.
+void expect_one_step_outcomes(const SamplingOptions& sampling) {
+  const TinyModels models;
+  EngineOptions options = models.options(2);
+  options.device = "cpu";
+  options.backend.n_threads = 1;
+  Engine engine(plan_engine(options));
+  Scheduler scheduler(engine);
+  Request request = greedy(models.prompt(3, 9), 3);
+  request.sampling = sampling;
+  request.sampling.n_logprobs = static_cast<int32_t>(engine.config().n_vocab);
+  request.draft_max = 1;
+  // Counted behind the most likely first token, whose row is the draft's: the second token is drawn with a draft beside.
+  std::vector<double> counts(static_cast<size_t>(engine.config().n_vocab)), p;
+  int32_t first = -1;
+  double n = 0;
+  int64_t n_accepted = 0, n_drafted = 0;
+  for (request.sampling.seed = 1; n < 100000; ++request.sampling.seed) {
+    const auto answer = run(scheduler, request);
+    if (first < 0) first = answer->events[0].top[0].id;
+    n_drafted += answer->statistics.draft_n;
+    n_accepted += answer->statistics.draft_n_accepted;
+    if (answer->ids[0] != first) continue;
+    std::vector<int32_t> history = request.prompt;
+    history.push_back(first);
+    if (p.empty()) p = distribution(answer->events[1], request.sampling, history);
+    ++counts[static_cast<size_t>(answer->ids[1])];
+    ++n;
+  }
+  double chi = 0;
+  int n_possible = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    if (p[i] * n < 10) continue;
+    chi += std::pow(counts[i] - n * p[i], 2) / (n * p[i]);
+    ++n_possible;
+  }
+  ASSERT_GT(n_possible, 3);
+  EXPECT_LT(chi, 40) << n_possible;  // at most 11 degrees of freedom: 40 is exceeded once in 25,000 times
+  EXPECT_GT(n_accepted, n_drafted / 50);
+  for (size_t i = 0; i < p.size(); ++i) {
+    if (p[i] == 0) {
+      EXPECT_EQ(counts[i], 0);
+    }
+  }
+}
+
+TEST(SpeculateDistribution, OneStepSampled) {
+  SamplingOptions sampling;
+  sampling.temperature = 1;
+  expect_one_step_outcomes(sampling);
+}
+
+TEST(SpeculateDistribution, OneStepTruncated) {
+  SamplingOptions sampling;
+  sampling.temperature = 1.5f;
+  sampling.top_k = 5;
+  expect_one_step_outcomes(sampling);
 }
 
 // --- the choice of lengths -------------------------------------------------------------------------------------------

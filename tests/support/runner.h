@@ -41,6 +41,8 @@ class Runner {
   Model& model() { return *model_; }
   int64_t n_vocab() const { return model_->config().n_vocab; }
 
+  /// Forgets the sequence.
+  void clear() { states_->clear_slot(0); }
   /// Evaluates tokens at positions from `pos` on; logits of every row [n, n_vocab].
   std::vector<float> run(std::span<const int32_t> tokens, int64_t pos, Phase phase, int32_t n_commit = 0) {
     const auto n = static_cast<int32_t>(tokens.size());
