@@ -2,13 +2,14 @@
 """What drafting gains: no drafter, lengths chosen by the engine, and every fixed length, in turns on two running servers.
 
 usage: bench/speculation.py [--binary build/1bit] [-m models/demo-H32.gguf] [--dflash models/demo-dflash2.gguf]
-                            [--prompts models/bench/prompts.json] [--only NAME,...] [--temperatures 0,0.7,1]
+                            [--prompts FILE.json,...] [--only NAME,...] [--temperatures 0,0.7,1]
                             [--fixed 1,2,3,5,7,11,15] [--gen 256] [--reps 5] [--csv FILE] [--port 8731] [-- FLAGS ...]
        bench/speculation.py --table FILE ...
 
-Each repetition asks for every prompt at every temperature in every mode, one request at a time. "plain" is a server without a
-drafter, the other modes share one with it; prompts are never reused. --csv appends, so that a long measurement can be made in
-pieces. The table gives times of plain over times of the mode, prompt included: medians over repetitions, summed over prompts.
+Each repetition asks for every prompt at every temperature in every mode, one request at a time; which mode comes first changes from
+prompt to prompt and with each repetition. "plain" is a server without a drafter, the other modes share one with it; prompts are never reused. --csv
+appends, so that a long measurement can be made in pieces. The table gives times of plain over times of the mode, prompt included: medians over repetitions, summed over prompts. Sampled
+texts have one seed, so all repetitions and modes write the same.
 """
 import argparse
 import collections
@@ -26,7 +27,7 @@ FIELDS = ["prompt", "kind", "temperature", "mode", "rep", "prompt_n", "prompt_ms
           "drafted", "accepted", "looked_up", "text_crc"]
 
 
-WARM_UP = {"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "cache_prompt": False}
+WARM_UP = {"prompt": "Once upon a time", "n_predict": 48, "temperature": 0, "cache_prompt": False}
 
 
 class Server:
@@ -64,7 +65,7 @@ class Server:
 
 
 def measure(server, prompt, temperature, mode, rep, n_gen):
-    body = {"prompt": prompt["text"], "n_predict": n_gen, "temperature": temperature, "seed": rep, "cache_prompt": False}
+    body = {"prompt": prompt["text"], "n_predict": n_gen, "temperature": temperature, "seed": 1, "cache_prompt": False}
     if mode.isdigit():
         body["speculative.n_max"] = int(mode)
     reply = server.request("POST", "/completion", body)
@@ -80,9 +81,16 @@ def measure(server, prompt, temperature, mode, rep, n_gen):
     }
 
 
+def turned(modes, rep):
+    first = rep % len(modes)
+    return modes[first:] + modes[:first]
+
+
 def run(args):
-    with open(args.prompts) as file:
-        prompts = json.load(file)
+    prompts = []
+    for path in args.prompts.split(","):
+        with open(path) as file:
+            prompts += json.load(file)
     if args.only:
         prompts = [p for p in prompts if p["name"] in args.only.split(",")]
     modes = ["plain", "adaptive", *(args.fixed.split(",") if args.fixed else [])]
@@ -91,9 +99,10 @@ def run(args):
     rows, server = [], None
     try:
         for rep in range(-1, args.reps):
-            for prompt in prompts:
+            first = len(rows)
+            for i, prompt in enumerate(prompts):
                 for temperature in map(float, args.temperatures.split(",")):
-                    for mode in modes if rep >= 0 else modes[:2]:
+                    for mode in turned(modes, rep + i) if rep >= 0 else modes[:2]:
                         if server is not (server := plain if mode == "plain" else drafting):
                             server.request("POST", "/completion", WARM_UP)  # the other process has the caches
                         row = measure(server, prompt, temperature, mode, rep, args.gen)
@@ -101,6 +110,8 @@ def run(args):
                             rows.append(row)
                 if rep < 0:
                     break  # one round to warm up
+            if args.csv and rep >= 0:
+                write(args.csv, rows[first:])
     finally:
         plain.stop()
         drafting.stop()
@@ -117,46 +128,33 @@ def write(path, rows):
 
 
 def table(rows):
-    """Rows: kind and temperature. Times are medians over repetitions of each prompt, then summed."""
-    # A seed is a repetition's number, so texts of one repetition agree and those of different ones differ at temperature > 0:
-    # the ratio is taken within a repetition.
-    groups = collections.defaultdict(lambda: collections.defaultdict(lambda: collections.defaultdict(dict)))
-    texts = collections.defaultdict(set)
+    """Rows: kind and temperature. Times are medians over repetitions of each prompt, then summed over prompts."""
+    groups = collections.defaultdict(lambda: collections.defaultdict(lambda: collections.defaultdict(list)))
     for r in rows:
-        key, at = (r["kind"], float(r["temperature"])), (r["prompt"], r["rep"])
-        groups[key][at][r["mode"]] = r
-        texts[(key, at)].add((r["text_crc"], r["predicted_n"]))
+        groups[r["kind"], float(r["temperature"])][r["mode"]][r["prompt"]].append(r)
     print("| prompts | T | plain t/s | adaptive t/s | adaptive | best fixed | decode only: adaptive | best fixed | tokens/step | same text |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for (kind, temperature), runs in sorted(groups.items(), key=lambda x: (x[0][1], x[0][0])):
-        modes = next(iter(runs.values())).keys()
-        total = {m: statistics.median(by_rep(runs, m, True)) for m in modes}
-        decode = {m: statistics.median(by_rep(runs, m, False)) for m in modes}
-        fixed = [m for m in modes if m.isdigit()]
-        best = min(fixed, key=total.get, default=None)
-        best_decode = min(fixed, key=decode.get, default=None)
-        n = statistics.median(sum_of(runs, "predicted_n"))
-        rounds = sum(int(r["adaptive"]["rounds"]) for r in runs.values())
-        accepted = sum(int(r["adaptive"]["accepted"]) for r in runs.values())
-        show = lambda m, times: "-" if m is None else f"{times['plain'] / times[m]:.2f} ({m})"
-        same = all(len(t) == 1 for (key, _), t in texts.items() if key == (kind, temperature))
+    for (kind, temperature), modes in sorted(groups.items(), key=lambda x: (x[0][1], x[0][0])):
+        total = {m: summed(runs, ["prompt_ms", "predicted_ms"]) for m, runs in modes.items()}
+        decode = {m: summed(runs, ["predicted_ms"]) for m, runs in modes.items()}
+        n, rounds, accepted = (summed(modes["adaptive"], [field]) for field in ("predicted_n", "rounds", "accepted"))
+        texts = collections.defaultdict(set)
+        for runs in modes.values():
+            for prompt, same in runs.items():
+                texts[prompt].update((r["text_crc"], r["predicted_n"]) for r in same)
         print(f"| {kind} | {temperature} | {1e3 * n / decode['plain']:.0f} | {1e3 * n / decode['adaptive']:.0f} | "
-              f"{total['plain'] / total['adaptive']:.2f} | {show(best, total)} | {decode['plain'] / decode['adaptive']:.2f} | "
-              f"{show(best_decode, decode)} | {1 + accepted / max(rounds, 1):.2f} | {'yes' if same else 'no'} |")
+              f"{total['plain'] / total['adaptive']:.2f} | {best_fixed(total)} | {decode['plain'] / decode['adaptive']:.2f} | "
+              f"{best_fixed(decode)} | {1 + accepted / max(rounds, 1):.2f} | {'yes' if all(len(t) == 1 for t in texts.values()) else 'no'} |")
 
 
-def by_rep(runs, mode, with_prompt):
-    sums = collections.defaultdict(float)
-    for (_, rep), modes in runs.items():
-        sums[rep] += float(modes[mode]["predicted_ms"]) + (float(modes[mode]["prompt_ms"]) if with_prompt else 0)
-    return list(sums.values())
+def summed(runs, fields):
+    return sum(statistics.median(sum(float(r[f]) for f in fields) for r in same) for same in runs.values())
 
 
-def sum_of(runs, field):
-    sums = collections.defaultdict(int)
-    for (_, rep), modes in runs.items():
-        sums[rep] += int(modes["plain"][field])
-    return list(sums.values())
+def best_fixed(times):
+    fixed = [m for m in times if m.isdigit()]
+    best = min(fixed, key=times.get, default=None)
+    return "-" if best is None else f"{times['plain'] / times[best]:.2f} ({best})"
 
 
 def main():
@@ -164,7 +162,8 @@ def main():
     parser.add_argument("--binary", default="build/1bit")
     parser.add_argument("-m", "--model", default="models/demo-H32.gguf")
     parser.add_argument("--dflash", default="models/demo-dflash2.gguf")
-    parser.add_argument("--prompts", default="models/bench/prompts.json", help='JSON list of {"name", "kind", "text"}')
+    parser.add_argument("--prompts", default="models/bench/prompts.json,models/bench/held-out.json",
+                        help='JSON lists of {"name", "kind", "text"}, separated by commas')
     parser.add_argument("--only", help="names of prompts, separated by commas")
     parser.add_argument("--temperatures", default="0,0.7,1")
     parser.add_argument("--fixed", default="1,2,3,5,7,11,15")
@@ -182,8 +181,6 @@ def main():
                 rows += list(csv.DictReader(file))
     else:
         rows = run(args)
-        if args.csv:
-            write(args.csv, rows)
     table(rows)
 
 
