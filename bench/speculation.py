@@ -39,6 +39,8 @@ class Server:
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         for _ in range(400):
+            if self.process.poll() is not None:  # else another server on this port would be measured
+                sys.exit(f"{' '.join(self.command)} ended with {self.process.returncode}")
             try:
                 if self.request("GET", "/health", None).get("status") == "ok":
                     return
