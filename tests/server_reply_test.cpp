@@ -140,6 +140,7 @@ class FormatTest : public testing::Test {
                        .predicted_ms = 8,
                        .draft_n = 5,
                        .draft_n_accepted = 2,
+                       .steps_by_length = {},
                        .rounds = 2,
                        .accepted_per_position = {1, 1},
                        .accepted_per_round = {1, 1}};

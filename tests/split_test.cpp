@@ -162,7 +162,7 @@ TEST_P(SplitModel, IsDividedByBytesBetweenLayers) {
 
 INSTANTIATE_TEST_SUITE_P(Models, SplitModel,
                          testing::Values("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe", "llama"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& tested) { return tested.param; });
 
 /// Steps of the whole plan appear once, in their order; quantised rows stay on their device wherever the cut falls.
 TEST(Split, KeepsEveryStepAndNeverMovesQuantisedRows) {

@@ -93,7 +93,9 @@ struct Piece {
 };
 
 /// The position of a query row.
-inline int64_t position(const Worker& worker, const Operand& q, int64_t row) { return worker.row(worker.token(q, row)).pos; }
+inline int64_t position(const Worker& worker, const Operand& q, int64_t row) {
+  return worker.row(worker.token(q, row)).pos;
+}
 
 /// A matrix of up to 64 keys and values in memory.
 struct Page {

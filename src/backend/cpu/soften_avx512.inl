@@ -51,15 +51,15 @@ void soften_four(const Softmax& queries, int64_t first, Put put) {
   const __m512 before = _mm512_broadcast_f32x4(_mm_loadu_ps(queries.peak + first));
   const __m512 here = reduce_four(row, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); });
   const __m512 peak = _mm512_max_ps(here, before);
-  const __mmask16 kept =
-      _mm512_cmp_ps_mask(before, peak, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(before, nothing, _CMP_EQ_OQ);
+  const __mmask16 kept = _mm512_cmp_ps_mask(before, peak, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(before, nothing, _CMP_EQ_OQ);
   const __m512 fade = _mm512_mask_mov_ps(exp_below_0(_mm512_sub_ps(before, peak)), kept, _mm512_set1_ps(1.0f));
   const __m512 peaks[4] = {_mm512_permute_ps(peak, 0x00), _mm512_permute_ps(peak, 0x55), _mm512_permute_ps(peak, 0xaa),
                            _mm512_permute_ps(peak, 0xff)};
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) x[i][j] = _mm512_maskz_mov_ps(some(i, j), exp_below_0(_mm512_sub_ps(x[i][j], peaks[i])));
+    for (int j = 0; j < 4; ++j)
+      x[i][j] = _mm512_maskz_mov_ps(some(i, j), exp_below_0(_mm512_sub_ps(x[i][j], peaks[i])));
     row[i] = _mm512_add_ps(_mm512_add_ps(x[i][0], x[i][1]), _mm512_add_ps(x[i][2], x[i][3]));
     put(first + i, 0, x[i][0], x[i][1]);
     put(first + i, 32, x[i][2], x[i][3]);

@@ -27,9 +27,7 @@ void fetch(const uint8_t* p, int64_t n_byte) {
 }
 
 /// Bits [begin, end) of a word.
-uint64_t bits(const Range& range) {
-  return range.size() == 0 ? 0 : ~uint64_t{0} >> (64 - range.size()) << range.begin;
-}
+uint64_t bits(const Range& range) { return range.size() == 0 ? 0 : ~uint64_t{0} >> (64 - range.size()) << range.begin; }
 
 class Attention {
  public:

@@ -15,6 +15,12 @@ constexpr int64_t kMostColumns = kMostStripsPerClaim * kLanes;
 
 float rank_of(float x) { return std::isnan(x) ? kLowest : x; }
 
+/// A number that everything from `limit` on is above. Denormal numbers count as 0 here, so that 0 has another
+/// neighbour.
+float just_below(float limit) {
+  return limit == 0 ? -std::numeric_limits<float>::min() : std::nextafter(limit, kLowest);
+}
+
 /// At most k columns and their values: largest first, the lower column first among equals.
 struct List {
   int64_t k;
@@ -52,7 +58,7 @@ List list_of(const Shortlists& lists, int thread, int64_t row) {
 void offer_columns(const Kernels& kernels, const float* x, int64_t n, int64_t first, List& list) {
   for (int64_t c = 0; c < n; ++c) {
     if (list.full() && list.limit() > kLowest) {
-      c = kernels.find_above(x, c, n, std::nextafter(list.limit(), kLowest));
+      c = kernels.find_above(x, c, n, just_below(list.limit()));
       if (c == n) return;
     }
     list.offer(static_cast<int32_t>(first + c), x[c]);
