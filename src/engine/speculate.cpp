@@ -163,7 +163,9 @@ void Speculator::make_wishes(std::span<Generation* const> answers) {
     if (limit == 0) continue;
     const bool chosen = adaptive(*generation);
     if (chosen && generation->n_generated() == 1) {
-      drafting.account.start(generation->prompt_ms() / (costs_.target.at(1) * costs_.speed));
+      const double prompt_ms =
+          costs_.fixed ? costs_.target.at(static_cast<double>(generation->n_read())) : generation->prompt_ms();
+      drafting.account.start(prompt_ms / (costs_.target.at(1) * costs_.speed));
     }
     if (!chosen && !engine_.drafter()) continue;
     wishes_.push_back({generation, limit, chosen, 0, 0, {}});

@@ -122,7 +122,8 @@ class RunningRequest {
         "request {}: slot {}, prompt {} cached {} generated {}, first token {:.0f} ms, {:.1f} tok/s, drafts {}/{} "
         "({:.2f} tokens a step, by position {}), {:.0f} ms, {}",
         id_, s.slot, s.prompt_n, s.cache_n, s.predicted_n, first_ms, s.predicted_per_second(), s.draft_n_accepted,
-        s.draft_n, s.tokens_per_step(), fmt::join(s.accepted_per_position, " "), channel_->elapsed_ms(), finish_name(end_.reason));
+        s.draft_n, s.tokens_per_step(), fmt::join(s.accepted_per_position, " "), channel_->elapsed_ms(),
+        finish_name(end_.reason));
   }
 
   /// After cancel(): the engine answers within a step, unless it is stuck in a long one.
