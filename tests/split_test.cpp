@@ -350,8 +350,8 @@ TEST(Split, SlotsAndPagesAreAsOnOneDevice) {
 TEST(Split, NamesAndShares) {
   EXPECT_EQ(make_backend("ref0", {})->info().name, "ref");
   EXPECT_EQ(devices("ref,cpu0")->info().name, "ref+cpu");
-  EXPECT_EQ(make_backend("ref,cpu", {.split = SplitMode::none})->info().name, "ref");
-  EXPECT_EQ(make_backend("ref", {.split = SplitMode::layer})->info().name, "ref");
+  EXPECT_EQ(make_backend("ref,cpu", {.isa = {}, .split = SplitMode::none})->info().name, "ref");
+  EXPECT_EQ(make_backend("ref", {.isa = {}, .split = SplitMode::layer})->info().name, "ref");
   EXPECT_EQ(count_devices("ref,ref"), 2);
   EXPECT_EQ(count_devices("ref"), 1);
   expect_error(ErrorKind::usage, {"2 devices", "found 3"}, [] { devices("ref,ref", {1, 2, 3}); });

@@ -146,18 +146,19 @@ double DrafterCheck::Trial::mean() const {
 std::string DrafterCheck::warning() const {
   if (trials.empty()) return "";
   const Trial& right = trials.front();
+  for (size_t i = 1; i < trials.size(); ++i) {
+    const Trial& other = trials[i];
+    if (other.mean() < kLeastMean || advantage(right.accepted, other.accepted) < kSureness) continue;
+    return fmt::format(
+        "the drafter guesses better ({:.2f} tokens accepted, not {:.2f}) from the hidden states of {}: its file seems "
+        "to name the wrong ones. Answers stay right, but drafting gains less than it could",
+        other.mean(), right.mean(), where(other.shift));
+  }
   if (right.mean() < kLeastMean) {
     return fmt::format(
         "the drafter guesses badly: {:.2f} of its tokens are accepted behind each of a built-in text; was it made for "
         "this model? Answers stay right, but drafting gains nothing",
         right.mean());
-  }
-  for (size_t i = 1; i < trials.size(); ++i) {
-    if (advantage(right.accepted, trials[i].accepted) < kSureness) continue;
-    return fmt::format(
-        "the drafter guesses better ({:.2f} tokens accepted, not {:.2f}) from the hidden states of {}: its file seems "
-        "to name the wrong ones. Answers stay right, but drafting gains less than it could",
-        trials[i].mean(), right.mean(), where(trials[i].shift));
   }
   return "";
 }
