@@ -304,65 +304,6 @@ TEST(SpeculateDistribution, GreedyTakesTheMostLikely) {
   EXPECT_GT(n_accepted, 1000);
 }
 
-/// One context, 100,000 seeds: the token at a drafted row has the target's distribution there.
-void expect_one_step_outcomes(const SamplingOptions& sampling) {
-  const TinyModels models;
-  EngineOptions options = models.options(2);
-  options.device = "cpu";
-  options.backend.n_threads = 1;
-  Engine engine(plan_engine(options));
-  Scheduler scheduler(engine);
-  Request request = greedy(models.prompt(3, 9), 3);
-  request.sampling = sampling;
-  request.sampling.n_logprobs = static_cast<int32_t>(engine.config().n_vocab);
-  request.draft_max = 1;
-  // Counted behind the most likely first token, whose row is the draft's: the second token is drawn with a draft beside.
-  std::vector<double> counts(static_cast<size_t>(engine.config().n_vocab)), p;
-  int32_t first = -1;
-  double n = 0;
-  int64_t n_accepted = 0, n_drafted = 0;
-  for (request.sampling.seed = 1; n < 100000; ++request.sampling.seed) {
-    const auto answer = run(scheduler, request);
-    if (first < 0) first = answer->events[0].top[0].id;
-    n_drafted += answer->statistics.draft_n;
-    n_accepted += answer->statistics.draft_n_accepted;
-    if (answer->ids[0] != first) continue;
-    std::vector<int32_t> history = request.prompt;
-    history.push_back(first);
-    if (p.empty()) p = distribution(answer->events[1], request.sampling, history);
-    ++counts[static_cast<size_t>(answer->ids[1])];
-    ++n;
-  }
-  double chi = 0;
-  int n_possible = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    if (p[i] * n < 10) continue;
-    chi += std::pow(counts[i] - n * p[i], 2) / (n * p[i]);
-    ++n_possible;
-  }
-  ASSERT_GT(n_possible, 3);
-  EXPECT_LT(chi, 40) << n_possible;  // at most 11 degrees of freedom: 40 is exceeded once in 25,000 times
-  EXPECT_GT(n_accepted, n_drafted / 50);
-  for (size_t i = 0; i < p.size(); ++i) {
-    if (p[i] == 0) {
-      EXPECT_EQ(counts[i], 0);
-    }
-  }
-}
-
-TEST(SpeculateDistribution, OneStepSampled) {
-  SamplingOptions sampling;
-  sampling.temperature = 1;
-  expect_one_step_outcomes(sampling);
-}
-
-TEST(SpeculateDistribution, OneStepTruncated) {
-  SamplingOptions sampling;
-  sampling.temperature = 1.5f;
-  sampling.top_k = 5;
-  expect_one_step_outcomes(sampling);
-}
-
 // --- the choice of lengths -------------------------------------------------------------------------------------------
 
 std::vector<double> powers(double rate, int n) {
