@@ -56,6 +56,7 @@ struct Scheduler::Impl {
   void run_slot_tasks();
   void run(SlotTask& task);
   void save(SlotTask& task);
+  void set_file_busy(bool busy);
   void wake();
   void admit();
   Start pick_start(const Request& request);
@@ -106,7 +107,8 @@ struct Scheduler::Impl {
   RequestId next_id = 1;
   bool woken = false;
 
-  std::future<void> writing;  // a slot's file; last, so that it has ended before anything else goes
+  bool file_busy = false;     // a slot's file is being written
+  std::future<void> writing;  // writes it; last, so that it has ended before anything else goes
 };
 
 Scheduler::Impl::Impl(Engine& e)
@@ -179,10 +181,9 @@ void Scheduler::Impl::apply_cancels() {
 /// A task whose slot is idle, the oldest first; saving and restoring wait until no file is being written.
 std::optional<SlotTask> Scheduler::Impl::next_slot_task() {
   const std::lock_guard lock(mutex);
-  const bool writes = writing.valid() && writing.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   for (auto it = tasks.begin(); it != tasks.end(); ++it) {
     if (slots[static_cast<size_t>(it->slot)].generation) continue;
-    if (writes && it->action != SlotAction::erase) continue;
+    if (file_busy && it->action != SlotAction::erase) continue;
     SlotTask task = std::move(*it);
     tasks.erase(it);
     return task;
@@ -218,8 +219,8 @@ void Scheduler::Impl::run(SlotTask& task) {
 
 /// Copies the slot; the disk is another thread's business.
 void Scheduler::Impl::save(SlotTask& task) {
-  auto snapshot = std::make_shared<SlotSnapshot>(
-      snapshot_slot(engine, *slots[static_cast<size_t>(task.slot)].session, cache));
+  auto snapshot =
+      std::make_shared<SlotSnapshot>(snapshot_slot(engine, *slots[static_cast<size_t>(task.slot)].session, cache));
   const auto saved = std::make_shared<SlotTask>(std::move(task));
   const auto write = [this, saved, snapshot] {
     try {
@@ -227,13 +228,21 @@ void Scheduler::Impl::save(SlotTask& task) {
     } catch (...) {
       saved->promise.set_exception(std::current_exception());
     }
+    set_file_busy(false);
     wake();
   };
+  set_file_busy(true);
   try {
     writing = std::async(std::launch::async, write);
   } catch (...) {
+    set_file_busy(false);
     saved->promise.set_exception(std::current_exception());
   }
+}
+
+void Scheduler::Impl::set_file_busy(bool busy) {
+  const std::lock_guard lock(mutex);
+  file_busy = busy;
 }
 
 void Scheduler::Impl::wake() {

@@ -1,5 +1,5 @@
-// Encoders that look for the scale of least squared error: Q4_0, Q4_1, Q5_0 and Q5_1 (search), Q4_K, Q5_K, Q6_K. One block at a time:
-// the definition of what blocks_search_lanes.cpp does for many at once.
+// Encoders that look for the scale of least squared error: Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K. One block at a
+// time: the definition of what blocks_search_lanes.cpp does for many at once.
 // All work the same way: try a few step sizes around the one that spans the block, round, refit the scale by least
 // squares, keep the best; scales that are themselves quantised are then adjusted by comparing their neighbours.
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "gguf/block_codecs.h"
-#include "gguf/packing.h"
 #include "gguf/k_scales.h"
+#include "gguf/packing.h"
 
 namespace onebit::codec {
 namespace {
@@ -162,13 +162,6 @@ void encode_affine(const float* x, const float* w, float high, AffineSuperBlock&
   }
 }
 
-/// Error of a block as its plain codes stand in `bytes`.
-float error_of(const uint8_t* bytes, Decode* decode, const float* x, const float* w) {
-  float plain[32];
-  decode(bytes, plain, 1);
-  return sum_lanes(32, [&](int i) { return w[i] * ((x[i] - plain[i]) * (x[i] - plain[i])); });
-}
-
 void to_codes(const float* codes, int shift, int* out) {
   for (int j = 0; j < 32; ++j) out[j] = static_cast<int>(codes[j]) + shift;
 }
@@ -194,56 +187,51 @@ bool better_affine(const float* x, const float* w, int high, float plain_error, 
   return true;
 }
 
+/// A format of 32 codes of 4 or 5 bits behind a scale, and a minimum if it is affine.
+struct SmallBlock {
+  int bits;
+  bool affine;
+  Encode* encode;  // by the plain rule
+  Decode* decode;
+
+  int bytes() const { return (affine ? 4 : 2) + 4 * bits; }
+};
+
+/// The plain codes of each block, or better ones if the search finds any.
+void search_blocks(const SmallBlock& format, const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
+  const Weights all(weights, 32);
+  const int levels = 1 << format.bits;
+  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += format.bytes()) {
+    format.encode(src, dst, 1);
+    const float* w = all.at(b);
+    float plain[32], d, m = 0;
+    format.decode(dst, plain, 1);
+    const float error = sum_lanes(32, [&](int i) { return w[i] * ((src[i] - plain[i]) * (src[i] - plain[i])); });
+    int codes[32];
+    if (format.affine ? !better_affine(src, w, levels - 1, error, d, m, codes)
+                      : !better_symmetric(src, w, levels / 2, error, d, codes)) {
+      continue;
+    }
+    store_half(dst, d);
+    if (format.affine) store_half(dst + 2, m);
+    uint8_t* const quants = dst + (format.affine ? 4 : 2);
+    format.bits == 4 ? pack_nibbles(codes, quants) : pack_five_bits(codes, quants);
+  }
+}
+
 }  // namespace
 
 void encode_q4_0_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
-  const Weights all(weights, 32);
-  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 18) {
-    encode_q4_0(src, dst, 1);
-    float d;
-    int codes[32];
-    if (!better_symmetric(src, all.at(b), 8, error_of(dst, decode_q4_0, src, all.at(b)), d, codes)) continue;
-    store_half(dst, d);
-    pack_nibbles(codes, dst + 2);
-  }
+  search_blocks({4, false, encode_q4_0, decode_q4_0}, src, weights, dst, n_blocks);
 }
-
 void encode_q5_0_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
-  const Weights all(weights, 32);
-  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 22) {
-    encode_q5_0(src, dst, 1);
-    float d;
-    int codes[32];
-    if (!better_symmetric(src, all.at(b), 16, error_of(dst, decode_q5_0, src, all.at(b)), d, codes)) continue;
-    store_half(dst, d);
-    pack_five_bits(codes, dst + 2);
-  }
+  search_blocks({5, false, encode_q5_0, decode_q5_0}, src, weights, dst, n_blocks);
 }
-
 void encode_q4_1_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
-  const Weights all(weights, 32);
-  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 20) {
-    encode_q4_1(src, dst, 1);
-    float d, m;
-    int codes[32];
-    if (!better_affine(src, all.at(b), 15, error_of(dst, decode_q4_1, src, all.at(b)), d, m, codes)) continue;
-    store_half(dst, d);
-    store_half(dst + 2, m);
-    pack_nibbles(codes, dst + 4);
-  }
+  search_blocks({4, true, encode_q4_1, decode_q4_1}, src, weights, dst, n_blocks);
 }
-
 void encode_q5_1_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
-  const Weights all(weights, 32);
-  for (int64_t b = 0; b < n_blocks; ++b, src += 32, dst += 24) {
-    encode_q5_1(src, dst, 1);
-    float d, m;
-    int codes[32];
-    if (!better_affine(src, all.at(b), 31, error_of(dst, decode_q5_1, src, all.at(b)), d, m, codes)) continue;
-    store_half(dst, d);
-    store_half(dst + 2, m);
-    pack_five_bits(codes, dst + 4);
-  }
+  search_blocks({5, true, encode_q5_1, decode_q5_1}, src, weights, dst, n_blocks);
 }
 
 void encode_q4_k_search(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks) {
