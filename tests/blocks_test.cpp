@@ -218,9 +218,8 @@ double weighted_error(const std::vector<float>& x, const std::vector<float>& y, 
 }
 
 TEST(Encode, WeightsMoveTheErrorToWhatCountsLess) {
-  for (const BlockType type :
-       {BlockType::q4_0, BlockType::q4_1, BlockType::q5_0, BlockType::q5_1, BlockType::q4_k, BlockType::q5_k,
-        BlockType::q6_k}) {
+  for (const BlockType type : {BlockType::q4_0, BlockType::q4_1, BlockType::q5_0, BlockType::q5_1, BlockType::q4_k,
+                               BlockType::q5_k, BlockType::q6_k}) {
     double plain = 0, weighted = 0;
     for (uint64_t seed = 0; seed < 40; ++seed) {
       const std::vector<float> x = random_weights(256, 700 + seed, 0.01);
@@ -255,8 +254,8 @@ TEST(Encode, ValuesOfTheFormatSurvive) {
 
 TEST(Encode, ZerosAndExtremesAreHarmless) {
   const float kinds[] = {0.0f, -0.0f, 1e-42f, 3e38f, INFINITY, -INFINITY, NAN};
-  for (const BlockType type : {BlockType::q4_0, BlockType::q4_1, BlockType::q5_0, BlockType::q5_1, BlockType::q8_0, BlockType::q4_k,
-                               BlockType::q5_k, BlockType::q6_k, BlockType::f16, BlockType::bf16}) {
+  for (const BlockType type : {BlockType::q4_0, BlockType::q4_1, BlockType::q5_0, BlockType::q5_1, BlockType::q8_0,
+                               BlockType::q4_k, BlockType::q5_k, BlockType::q6_k, BlockType::f16, BlockType::bf16}) {
     for (const float kind : kinds) {
       std::vector<float> x = random_weights(256, 9);
       x[100] = kind;

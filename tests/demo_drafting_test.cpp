@@ -167,7 +167,8 @@ TEST(DemoDrafting, ChosenLengthsCostNoMoreThanTheBestFixedOne) {
       }
     }
     for (const auto& [kind, cost] : chosen) {
-      std::printf("T = %.1f, %s: %.2f of the best\n", static_cast<double>(temperature), kind.c_str(), cost / best[kind]);
+      std::printf("T = %.1f, %s: %.2f of the best\n", static_cast<double>(temperature), kind.c_str(),
+                  cost / best[kind]);
       EXPECT_LE(cost, best[kind] / 0.97) << kind << " at " << temperature;
     }
   }
@@ -254,7 +255,8 @@ TEST(DrafterCheck, HiddenStatesOfTheWrongBlocksAreNoticed) {
 TEST(DrafterCheck, AWrongBasisIsNoticed) {
   const TempDir dir;
   for (const char* name : {keys::kFc, "blk.0.attn_output.weight"}) {
-    const std::string path = changed_drafter(dir, [](const GgufFile&, GgufWriter&) {}, name);
+    const std::string path = changed_drafter(
+        dir, [](const GgufFile&, GgufWriter&) {}, name);
     EXPECT_NE(check(path).warning(), "") << name;
   }
 }

@@ -145,8 +145,8 @@ TEST_F(Hessians, FilesOfOthersAreRefused) {
 TEST_F(Hessians, ValuesThatAreNoMomentsAreRefused) {
   write("h.gguf");
   const std::string sums = "blk.0.ffn_gate.weight.in_moments", counts = "blk.0.ffn_gate.weight.in_counts";
-  expect_refusal({"changed.gguf", "finite"}, change("", 0, sums, 4, {0, 0, 0xc0, 0x7f}));         // NaN
-  expect_refusal({"changed.gguf", "finite"}, change("", 0, sums, 0, {0, 0, 0x80, 0xbf}));         // -1 on the diagonal
+  expect_refusal({"changed.gguf", "finite"}, change("", 0, sums, 4, {0, 0, 0xc0, 0x7f}));          // NaN
+  expect_refusal({"changed.gguf", "finite"}, change("", 0, sums, 0, {0, 0, 0x80, 0xbf}));          // -1 on the diagonal
   expect_refusal({"changed.gguf", "finite"}, change("", 0, counts, 4, {0xff, 0xff, 0xff, 0xff}));  // negative
 }
 

@@ -186,7 +186,8 @@ class HeadRun {
         if (std::find(loaded.begin(), loaded.end(), w) == loaded.end()) backend_->load(*w), loaded.push_back(w);
       }
     }
-    states_ = backend_->make_states(model_->states(), {.n_pages = 2, .n_slots = 1, .n_tape = 1, .cache = CacheType::f32});
+    states_ =
+        backend_->make_states(model_->states(), {.n_pages = 2, .n_slots = 1, .n_tape = 1, .cache = CacheType::f32});
     head_states_ = backend_->make_states(head_->states(), {.n_pages = 2, .cache = CacheType::f32});
     rows_ = backend_->make_states({head_->taps().rows}, {.n_rows = kRows});
     StatePool* const target_pools[] = {states_.get(), rows_.get()};
@@ -206,8 +207,8 @@ class HeadRun {
     std::iota(places.begin(), places.end(), 0);
     std::iota(sources.begin(), sources.end(), -1);
     sources[0] = kZero;
-    target_->wait(target_->submit(
-        {.tokens = tokens, .sequences = {&rows, 1}, .outputs = {&last, 1}, .tap_rows = places}));
+    target_->wait(
+        target_->submit({.tokens = tokens, .sequences = {&rows, 1}, .outputs = {&last, 1}, .tap_rows = places}));
     const Sequence fed{0, n, 0, Phase::draft, 0, 0, kPages};
     encode_->wait(encode_->submit({.tokens = tokens, .sequences = {&fed, 1}, .source_rows = sources}));
   }

@@ -85,7 +85,8 @@ TEST(PromptCuts, AreTheEndsOfTurnsAndMultiples) {
   EXPECT_EQ(positions(cuts, false), (std::vector<int64_t>{100, 128, 170, 256, 290, 370}));  // not 173
   EXPECT_EQ(positions(cuts, true), (std::vector<int64_t>{100, 128, 256, 290, 370}));
   // Of earlier turns the states that save much are kept too.
-  const Ids chat = turn(1, 50) + turn(2, 60) + turn(3, 70) + turn(4, 127) + turn(5, 1) + turn(6, 9) + turn(7, 9) + words(8, 2);
+  const Ids chat =
+      turn(1, 50) + turn(2, 60) + turn(3, 70) + turn(4, 127) + turn(5, 1) + turn(6, 9) + turn(7, 9) + words(8, 2);
   EXPECT_EQ(positions(prompt_cuts(chat, Ids{kTurn}, 1024), true), (std::vector<int64_t>{50, 180, 317, 326}));
   EXPECT_TRUE(prompt_cuts(turn(1, 90), Ids{kTurn}, 128).empty());  // the end is not before the last token
   EXPECT_TRUE(prompt_cuts(words(1, 127), {}, 128).empty());

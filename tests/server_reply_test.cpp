@@ -271,9 +271,9 @@ TEST(Metrics, Text) {
   for (const char* line :
        {"llamacpp:prompt_tokens_total 10\n", "llamacpp:prompt_tokens_seconds 20\n",
         "llamacpp:tokens_predicted_total 4\n", "llamacpp:requests_processing 1\n", "llamacpp:requests_deferred 2\n",
-        "onebit:draft_tokens_per_step 2.2\n",
-        "onebit:draft_accepted_total{position=\"1\"} 4\n", "onebit:draft_accepted_total{position=\"2\"} 2\n",
-        "onebit:http_refused_total 1\n", "onebit:prefix_cache_entries 7\n", "onebit:prefix_cache_evicted_total 3\n",
+        "onebit:draft_tokens_per_step 2.2\n", "onebit:draft_accepted_total{position=\"1\"} 4\n",
+        "onebit:draft_accepted_total{position=\"2\"} 2\n", "onebit:http_refused_total 1\n",
+        "onebit:prefix_cache_entries 7\n", "onebit:prefix_cache_evicted_total 3\n",
         "onebit:requests_total{finish_reason=\"stop\"} 1\n", "_bucket{le=\"0.25\"} 0\n", "_bucket{le=\"0.5\"} 1\n",
         "_bucket{le=\"+Inf\"} 1\n", "_count 1\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << text;

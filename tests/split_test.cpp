@@ -1,5 +1,5 @@
-// A model divided among several devices computes what one device computes, to the last bit: every architecture, prompts,
-// single tokens, verified drafts, taps, drafters, slots, pages.
+// A model divided among several devices computes what one device computes, to the last bit: every architecture,
+// prompts, single tokens, verified drafts, taps, drafters, slots, pages.
 #include "backend/split/split.h"
 
 #include <gtest/gtest.h>
@@ -110,7 +110,8 @@ TEST_P(SplitModel, GivesTheSameBits) {
   EXPECT_EQ(everything(devices("ref,ref,ref", {1, 0, 5})), on_ref);
   EXPECT_EQ(everything(devices("cpu,cpu", {3, 1})), on_cpu);
   EXPECT_EQ(everything(devices("cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu")), on_cpu);  // more than there are layers
-  for (const auto& [one, several] : gpus()) EXPECT_EQ(everything(devices(several)), everything(devices(one))) << several;
+  for (const auto& [one, several] : gpus())
+    EXPECT_EQ(everything(devices(several)), everything(devices(one))) << several;
   EXPECT_NE(everything(devices("cpu,ref")), everything(devices("ref,cpu"))) << "the order of devices shows nowhere";
 }
 

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "backend/team.h"
+#include "base/error.h"
 #include "plan/batch.h"
 #include "plan/plan.h"
 

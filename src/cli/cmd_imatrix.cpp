@@ -1,5 +1,5 @@
-// `1bit imatrix`: how large the inputs of a model's matrices are on a text, for `1bit quantize --imatrix`, or their whole
-// second moments, for `--hessian`.
+// `1bit imatrix`: how large the inputs of a model's matrices are on a text, for `1bit quantize --imatrix`, or their
+// whole second moments, for `--hessian`.
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/output.h"

@@ -78,10 +78,12 @@ const std::vector<FlagRow>& flag_rows() {
       {"--mtp", &O::mtp, "FILE", "none", kEngineCommands,
        "draft with the model's own multi-token head: the file that has it, or the model's file itself"},
       {"--device/-dev", &O::device, "NAME", "auto", kEngineCommands | kMeasureCommands,
-       "auto, cpu, cuda, vulkan, rocm, or ref (the slow definition); cuda1 is the second one, and several names between "
+       "auto, cpu, cuda, vulkan, rocm, or ref (the slow definition); cuda1 is the second one, and several names "
+       "between "
        "commas divide the model's layers"},
       {"--split-mode/-sm", &O::split_mode, "auto|none|layer|tensor", "auto", kEngineCommands | kMeasureCommands,
-       "layer: all GPUs, each with some of the layers; tensor: all, each with a part of every layer, which is faster; none: "
+       "layer: all GPUs, each with some of the layers; tensor: all, each with a part of every layer, which is faster; "
+       "none: "
        "one; auto: one where the model fits, else by layers"},
       {"--tensor-split/-ts", &O::tensor_split, "N,N", "by free memory", kEngineCommands | kMeasureCommands,
        "how much of the layers each device takes, in proportion: 3,1"},

@@ -17,10 +17,10 @@ const char* const kDrafterCheckText =
 
 namespace {
 
-constexpr int64_t kTokens = 40;       // that the target writes
-constexpr int64_t kMostPrompt = 72;   // with those, what the taps' rows of any engine have room for
-constexpr double kLeastMean = 0.4;    // drafted tokens accepted behind each, of a drafter that is of any use
-constexpr double kSureness = 1;       // standard errors by which a neighbour is better; of right states it is worse
+constexpr int64_t kTokens = 40;      // that the target writes
+constexpr int64_t kMostPrompt = 72;  // with those, what the taps' rows of any engine have room for
+constexpr double kLeastMean = 0.4;   // drafted tokens accepted behind each, of a drafter that is of any use
+constexpr double kSureness = 1;      // standard errors by which a neighbour is better; of right states it is worse
 
 /// One pass after another over the same text.
 class Trials {

@@ -44,7 +44,8 @@ void fill_defaults(EngineOptions& o, const ModelConfig& model, const DrafterConf
 }
 
 void check_options(const EngineOptions& o) {
-  if (o.draft_max > kMaxDraft) fail(ErrorKind::usage, "--draft-max: expected at most {}, found {}", kMaxDraft, o.draft_max);
+  if (o.draft_max > kMaxDraft)
+    fail(ErrorKind::usage, "--draft-max: expected at most {}, found {}", kMaxDraft, o.draft_max);
   if (o.n_slots < 1 || o.n_slots > 256) fail(ErrorKind::usage, "--parallel: expected 1 to 256, found {}", o.n_slots);
   if (o.n_batch < 1 || o.n_batch > 65536)
     fail(ErrorKind::usage, "--batch-size: expected 1 to 65536, found {}", o.n_batch);
@@ -201,7 +202,8 @@ void check_memory(const EnginePlan& p) {
   std::string table;
   for (const MemoryPool& pool : p.memory)
     table += fmt::format("\n  {:<32} {:>10.1f} MiB", pool.name, static_cast<double>(pool.bytes) / (1 << 20));
-  fail(ErrorKind::out_of_memory, "{:.1f} MiB are needed, {:.1f} MiB are free on {}; lower --ctx-size, --parallel or --cache-ram{}",
+  fail(ErrorKind::out_of_memory,
+       "{:.1f} MiB are needed, {:.1f} MiB are free on {}; lower --ctx-size, --parallel or --cache-ram{}",
        static_cast<double>(p.memory_bytes()) / (1 << 20), static_cast<double>(limit) / (1 << 20),
        p.backend->info().name, table);
 }
@@ -222,9 +224,7 @@ void load_weights(EnginePlan& p, const std::vector<const Weight*>& weights) {
 
 }  // namespace
 
-int64_t tap_ring_rows(const EngineOptions& options) {
-  return std::max<int64_t>(kTapRing, 2 * (options.draft_max + 1));
-}
+int64_t tap_ring_rows(const EngineOptions& options) { return std::max<int64_t>(kTapRing, 2 * (options.draft_max + 1)); }
 
 int64_t EnginePlan::memory_bytes() const {
   int64_t bytes = 0;

@@ -30,9 +30,10 @@ struct EngineOptions {
   CacheType cache = CacheType::f16;
   int32_t draft_max = -1;      // most drafted tokens a step; -1: the drafter's block size less one; 0: never
   bool draft_adaptive = true;  // lengths up to draft_max are chosen for each step; false: always draft_max
-  std::optional<StepCosts> costs;  // taken as they are; absent: measured when the scheduler starts, followed while it runs
-  bool lookup = false;         // also draft what followed the same words before
-  float draft_p_min = 0;       // 0: a block is kept whole
+  std::optional<StepCosts>
+      costs;              // taken as they are; absent: measured when the scheduler starts, followed while it runs
+  bool lookup = false;    // also draft what followed the same words before
+  float draft_p_min = 0;  // 0: a block is kept whole
   int64_t cache_bytes =
       0;  // memory for prefixes that requests may start from; -1: a quarter of what is left, up to 8 GiB
   int64_t memory_limit = 0;                 // bytes; 0: what the device has free
@@ -103,8 +104,8 @@ class Engine {
 
   /// Runs the target on a batch; waits.
   void run_target(const Batch& batch);
-  /// As run_target, but the hidden states for the drafter are taken `n_blocks` blocks later: for trying what it was made
-  /// for. At most kPageTokens rows and one output; a program of its own, compiled at the first such call.
+  /// As run_target, but the hidden states for the drafter are taken `n_blocks` blocks later: for trying what it was
+  /// made for. At most kPageTokens rows and one output; a program of its own, compiled at the first such call.
   void run_target_tapped(const Batch& batch, int64_t n_blocks);
   void read_logits(int64_t out_row, std::span<float> to);  // [n_vocab]
   void read_next(int64_t out_row, std::span<int32_t> to);  // argmax of consecutive rows

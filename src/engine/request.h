@@ -27,13 +27,13 @@ struct SamplingOptions {
 struct Request {
   std::vector<int32_t> prompt;  // at least one token
   SamplingOptions sampling;
-  int64_t max_tokens = -1;           // -1: until the context is full
-  std::vector<int32_t> stop_ids;     // drawing one of these ends the answer; it is not reported
-  std::vector<int32_t> turn_ids;     // these end turns in the prompt: places to keep its state at
-  std::optional<int32_t> draft_max;  // most tokens drafted a step, 0 = no drafting; the engine's setting when absent
+  int64_t max_tokens = -1;             // -1: until the context is full
+  std::vector<int32_t> stop_ids;       // drawing one of these ends the answer; it is not reported
+  std::vector<int32_t> turn_ids;       // these end turns in the prompt: places to keep its state at
+  std::optional<int32_t> draft_max;    // most tokens drafted a step, 0 = no drafting; the engine's setting when absent
   std::optional<bool> draft_adaptive;  // lengths chosen for each step; the engine's setting when absent
-  std::optional<float> draft_p_min;  // smallest confidence of a drafted token
-  bool reuse_prefix = true;          // start from what a slot has already evaluated
+  std::optional<float> draft_p_min;    // smallest confidence of a drafted token
+  bool reuse_prefix = true;            // start from what a slot has already evaluated
 };
 
 struct TokenLogprob {
@@ -58,12 +58,12 @@ struct Statistics {
   double prompt_ms = 0;
   int64_t predicted_n = 0;
   double predicted_ms = 0;
-  int64_t draft_n = 0, draft_n_accepted = 0;   // drafted tokens that were verified; those kept
-  int64_t lookup_n = 0, lookup_n_accepted = 0; // of these, the ones found in the text so far
-  int64_t draft_passes = 0;                    // passes of the drafter
-  std::vector<int64_t> steps_by_length;        // [draft length, 0 = plain]: steps after the first token
-  double plain_steps_worth = 0;                // plain steps that all steps cost by the known times; one each if unknown
-  int64_t rounds = 0;                          // verify steps with at least one drafted token
+  int64_t draft_n = 0, draft_n_accepted = 0;    // drafted tokens that were verified; those kept
+  int64_t lookup_n = 0, lookup_n_accepted = 0;  // of these, the ones found in the text so far
+  int64_t draft_passes = 0;                     // passes of the drafter
+  std::vector<int64_t> steps_by_length;         // [draft length, 0 = plain]: steps after the first token
+  double plain_steps_worth = 0;  // plain steps that all steps cost by the known times; one each if unknown
+  int64_t rounds = 0;            // verify steps with at least one drafted token
   std::vector<int64_t> accepted_per_position;  // [draft length]: rounds in which this position was accepted
   std::vector<int32_t> accepted_per_round;     // drafted tokens kept, one entry a round
 

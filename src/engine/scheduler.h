@@ -54,8 +54,8 @@ class Scheduler {
   /// Ends all requests as cancelled.
   void cancel_all();
 
-  /// Tries the drafter on `prompt`; nothing must run yet. Nothing is tried without one, or where a step takes longer than
-  /// a few milliseconds. `at` is for tests of the check.
+  /// Tries the drafter on `prompt`; nothing must run yet. Nothing is tried without one, or where a step takes longer
+  /// than a few milliseconds. `at` is for tests of the check.
   DrafterCheck check_drafter(std::span<const int32_t> prompt, TapShift at = {});
   /// What steps cost, as far as it is known.
   const StepCosts& costs() const;

@@ -25,12 +25,12 @@ struct SlotSnapshot {
   std::chrono::steady_clock::time_point begin;
 };
 
-/// Copies a session and the entries of the cache that are a front of it. Takes as much memory as the file will; one copy
-/// of the state takes milliseconds where writing it takes seconds.
+/// Copies a session and the entries of the cache that are a front of it. Takes as much memory as the file will; one
+/// copy of the state takes milliseconds where writing it takes seconds.
 SlotSnapshot snapshot_slot(Engine& engine, const Session& session, const PrefixCache& cache);
 
-/// Writes a snapshot; on any thread. The file appears when it is complete; an older one of that name is replaced. Throws
-/// Error(runtime) when the disk doesn't take it. The report's time is from the snapshot on.
+/// Writes a snapshot; on any thread. The file appears when it is complete; an older one of that name is replaced.
+/// Throws Error(runtime) when the disk doesn't take it. The report's time is from the snapshot on.
 SlotFileReport write_slot_file(const std::string& path, SlotSnapshot snapshot);
 
 /// Replaces what a session holds. The whole file is checked first; one that is of another model, version or setting,

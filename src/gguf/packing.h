@@ -38,8 +38,7 @@ inline void pack_q5_k(const float* codes, uint8_t* high, uint8_t* quants) {
   }
   for (int p = 0; p < 4; ++p, codes += 64, quants += 32) {
     for (int i = 0; i < 32; ++i) {
-      quants[i] =
-          static_cast<uint8_t>((static_cast<int>(codes[i]) & 15) | (static_cast<int>(codes[i + 32]) & 15) << 4);
+      quants[i] = static_cast<uint8_t>((static_cast<int>(codes[i]) & 15) | (static_cast<int>(codes[i + 32]) & 15) << 4);
     }
   }
 }

@@ -42,15 +42,15 @@ ONEBIT_INLINE void code(const Lanes* x, const Lanes* w, int n, const Lanes& scal
   const Lanes zero = {}, least = zero + low, most = zero + high;
   const Lanes inverse = scale != zero ? 1.0f / scale : zero;
   Sum sum;
-#define ONEBIT_STEP(i, part)                              \
-  {                                                       \
-    Lanes q;                                              \
-    nearest((x[i] + offset) * inverse, least, most, q);   \
-    codes[i] = q;                                         \
-    const Lanes rest = x[i] - (scale * q - offset);       \
-    Lanes term = rest * rest;                             \
-    weigh<kWeighted>(w, i, term);                         \
-    sum.part += term;                                     \
+#define ONEBIT_STEP(i, part)                            \
+  {                                                     \
+    Lanes q;                                            \
+    nearest((x[i] + offset) * inverse, least, most, q); \
+    codes[i] = q;                                       \
+    const Lanes rest = x[i] - (scale * q - offset);     \
+    Lanes term = rest * rest;                           \
+    weigh<kWeighted>(w, i, term);                       \
+    sum.part += term;                                   \
   }
 #pragma GCC unroll 1
   for (int i = 0; i < n; i += 8) {
@@ -101,15 +101,15 @@ ONEBIT_INLINE void symmetric(const Lanes* x, const Lanes* w, int n, float low, f
     const float target = step <= 5 ? low - 0.1f * static_cast<float>(step) : high + 0.2f * static_cast<float>(step - 7);
     const Lanes inverse = target / extreme;
     Sum xq_sum, qq_sum;
-#define ONEBIT_STEP(i, part)                     \
-  {                                              \
-    Lanes q;                                     \
-    nearest(x[i] * inverse, least, most, q);     \
-    Lanes xq = x[i] * q, qq = q * q;             \
-    weigh<kWeighted>(w, i, xq);                  \
-    weigh<kWeighted>(w, i, qq);                  \
-    xq_sum.part += xq;                           \
-    qq_sum.part += qq;                           \
+#define ONEBIT_STEP(i, part)                 \
+  {                                          \
+    Lanes q;                                 \
+    nearest(x[i] * inverse, least, most, q); \
+    Lanes xq = x[i] * q, qq = q * q;         \
+    weigh<kWeighted>(w, i, xq);              \
+    weigh<kWeighted>(w, i, qq);              \
+    xq_sum.part += xq;                       \
+    qq_sum.part += qq;                       \
   }
 #pragma GCC unroll 1
     for (int i = 0; i < n; i += 8) {
@@ -134,15 +134,15 @@ ONEBIT_INLINE void affine(const Lanes* x, const Lanes* w, float high, bool any_o
   Lanes lowest = any_offset ? x[0] : zero, highest = lowest;
   Lanes codes[kN];
   Sum w_sum, x_sum;
-#define ONEBIT_STEP(i, part)                     \
-  {                                              \
-    lowest = x[i] < lowest ? x[i] : lowest;      \
-    highest = highest < x[i] ? x[i] : highest;   \
-    Lanes one = zero + 1.0f, value = x[i];       \
-    weigh<kWeighted>(w, i, one);                 \
-    weigh<kWeighted>(w, i, value);               \
-    w_sum.part += one;                           \
-    x_sum.part += value;                         \
+#define ONEBIT_STEP(i, part)                   \
+  {                                            \
+    lowest = x[i] < lowest ? x[i] : lowest;    \
+    highest = highest < x[i] ? x[i] : highest; \
+    Lanes one = zero + 1.0f, value = x[i];     \
+    weigh<kWeighted>(w, i, one);               \
+    weigh<kWeighted>(w, i, value);             \
+    w_sum.part += one;                         \
+    x_sum.part += value;                       \
   }
 #pragma GCC unroll 1
   for (int i = 0; i < kN; i += 8) {
@@ -159,17 +159,17 @@ ONEBIT_INLINE void affine(const Lanes* x, const Lanes* w, float high, bool any_o
     if (step > -11) {
       const Lanes inverse = (high + 0.1f * static_cast<float>(step)) / range;
       Sum q_sum, qq_sum, xq_sum;
-#define ONEBIT_STEP(i, part)                                   \
-  {                                                            \
-    Lanes q;                                                   \
-    nearest((x[i] - lowest) * inverse, zero, most, q);         \
-    Lanes qq = q * q, xq = x[i] * q;                           \
-    weigh<kWeighted>(w, i, q);                                 \
-    weigh<kWeighted>(w, i, qq);                                \
-    weigh<kWeighted>(w, i, xq);                                \
-    q_sum.part += q;                                           \
-    qq_sum.part += qq;                                         \
-    xq_sum.part += xq;                                         \
+#define ONEBIT_STEP(i, part)                           \
+  {                                                    \
+    Lanes q;                                           \
+    nearest((x[i] - lowest) * inverse, zero, most, q); \
+    Lanes qq = q * q, xq = x[i] * q;                   \
+    weigh<kWeighted>(w, i, q);                         \
+    weigh<kWeighted>(w, i, qq);                        \
+    weigh<kWeighted>(w, i, xq);                        \
+    q_sum.part += q;                                   \
+    qq_sum.part += qq;                                 \
+    xq_sum.part += xq;                                 \
   }
 #pragma GCC unroll 1
       for (int i = 0; i < kN; i += 8) {
@@ -203,8 +203,8 @@ ONEBIT_INLINE void affine(const Lanes* x, const Lanes* w, float high, bool any_o
 
 }  // namespace
 
-ONEBIT_EACH_ISA void code_plainly(const Lanes* x, const Lanes* w, const PlainRule& rule, const Lanes& d,
-                                  const Lanes& m, Lanes* codes, Lanes& error) {
+ONEBIT_EACH_ISA void code_plainly(const Lanes* x, const Lanes* w, const PlainRule& rule, const Lanes& d, const Lanes& m,
+                                  Lanes* codes, Lanes& error) {
   if (w) return plain<true>(x, w, rule, d, m, codes, error);
   plain<false>(x, w, rule, d, m, codes, error);
 }

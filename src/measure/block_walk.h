@@ -45,7 +45,7 @@ class BlockWalk {
   const TextChunks& chunks_;
   MeasureOptions options_;
   BlockPlan blocks_;
-  std::vector<float> hidden_;   // [n_tok, n_embd]
+  std::vector<float> hidden_;  // [n_tok, n_embd]
   int64_t next_ = 0;
 };
 

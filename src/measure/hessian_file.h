@@ -14,7 +14,7 @@
 namespace onebit {
 
 namespace hessian {
-inline constexpr const char* kType = "hessian";                      // general.type
+inline constexpr const char* kType = "hessian";                       // general.type
 inline constexpr const char* kArchitecture = "hessian.architecture";  // string, of the model
 inline constexpr const char* kBlockCount = "hessian.block_count";     // u32, of the model
 inline constexpr const char* kHadamard = "hessian.hadamard";          // i32, size of the inputs' rotation; 0: none

@@ -56,7 +56,9 @@ int64_t write_imatrix(Model& model, const TextChunks& chunks, const MeasureOptio
           }
           add_rows(sums, group, rows);
         },
-        [&] { progress(static_cast<double>(runs++) / static_cast<double>(walk.blocks().n_block() * chunks.n_chunk())); });
+        [&] {
+          progress(static_cast<double>(runs++) / static_cast<double>(walk.blocks().n_block() * chunks.n_chunk()));
+        });
     for (const InputGroup& group : groups) {
       for (const Weight* matrix : group.matrices) by_tensor[matrix->name] = by_input[{group.x.id, group.n_used}];
     }

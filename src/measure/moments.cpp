@@ -58,7 +58,8 @@ TextMoments::TextMoments(Model& model, const TextChunks& chunks, const MeasureOp
 std::vector<InputMoments> TextMoments::block(int64_t i) {
   CHECK(walk_.next() <= i);
   std::vector<InputMoments> inputs;
-  for (const InputGroup& group : blocks().groups(i)) inputs.push_back({group, Moments::none(group.k, group.n_matrix())});
+  for (const InputGroup& group : blocks().groups(i))
+    inputs.push_back({group, Moments::none(group.k, group.n_matrix())});
   while (walk_.next() <= i) {
     const bool wanted = walk_.next() == i;
     walk_.run(

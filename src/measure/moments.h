@@ -1,5 +1,5 @@
-// Second moments of what a block's matrices read: sums of x x' over the rows of a text. In: a model and a text. Out: the
-// moments of one block at a time.
+// Second moments of what a block's matrices read: sums of x x' over the rows of a text. In: a model and a text. Out:
+// the moments of one block at a time.
 #pragma once
 
 #include <functional>

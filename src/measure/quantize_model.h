@@ -18,11 +18,11 @@ struct ModelQuantizeOptions {
   int64_t n_ctx = 512;
   int64_t n_chunks = 128;  ///< most chunks that the statistics are taken from
   bool gptq = false;
-  std::string hessians;  ///< with gptq: path of saved second moments, or empty: they are taken from the text
-  double balance = 0;                     ///< exponent of the channel balance, with gptq
-  std::optional<double> budget;           ///< share of multiplications that may keep exact activations, 0..1
-  int64_t n_budget_chunks = 4;            ///< chunks that each matrix is measured on
-  std::function<void()> stop;             ///< called often, may throw
+  std::string hessians;          ///< with gptq: path of saved second moments, or empty: they are taken from the text
+  double balance = 0;            ///< exponent of the channel balance, with gptq
+  std::optional<double> budget;  ///< share of multiplications that may keep exact activations, 0..1
+  int64_t n_budget_chunks = 4;   ///< chunks that each matrix is measured on
+  std::function<void()> stop;    ///< called often, may throw
   std::function<void(double)> on_budget;  ///< share of the measurements done
 };
 

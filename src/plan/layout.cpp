@@ -133,7 +133,8 @@ std::vector<int> Layout::devices_of(const Plan& plan) const {
   // Quantised rows don't travel: they are made where they are read.
   for (size_t s = 0; s < n_step; ++s) {
     const Step& step = plan.steps()[s];
-    if (step.op == Op::quantize) devices[s] = std::max(devices[s], std::min(first_read[index(step.out[0])], n_device_ - 1));
+    if (step.op == Op::quantize)
+      devices[s] = std::max(devices[s], std::min(first_read[index(step.out[0])], n_device_ - 1));
   }
   return devices;
 }

@@ -1,9 +1,10 @@
-// One plan on several devices: which device holds each weight and state, and what each of them runs. In: plans, and each
-// device's share. Out: a part of the plan for each device. Knows devices only by their number.
+// One plan on several devices: which device holds each weight and state, and what each of them runs. In: plans, and
+// each device's share. Out: a part of the plan for each device. Knows devices only by their number.
 //
-// Devices hold whole layers, in order, so that a batch goes through them one after another and one value ([tok, n_embd])
-// goes from each to the next. A step runs where its weights and its state are. Rows buffers, and all that belongs to a
-// drafter alone, are on the last device; what the drafter shares with its target is where the target has it.
+// Devices hold whole layers, in order, so that a batch goes through them one after another and one value ([tok,
+// n_embd]) goes from each to the next. A step runs where its weights and its state are. Rows buffers, and all that
+// belongs to a drafter alone, are on the last device; what the drafter shares with its target is where the target has
+// it.
 #pragma once
 
 #include <map>

@@ -209,7 +209,8 @@ class Division {
     return joined({}, groups);
   }
 
-  // --- steps ----------------------------------------------------------------------------------------------------------
+  // --- steps
+  // ----------------------------------------------------------------------------------------------------------
 
   /// The value with all its terms.
   Value whole(Value v) {
@@ -386,8 +387,8 @@ const Weight* Shard::part_of(const Weight& weight, bool rows, const ColumnRanges
   const int64_t block = type_info(weight.type).block_elems;
   for (const ColumnRange& r : ranges) {
     if (rows || (r.begin % block == 0 && r.end % block == 0)) continue;
-    refuse("{}: blocks of {} columns ({}) can't be divided among {} devices; use --split-mode layer", weight.name, block,
-           type_name(weight.type), n_device_);
+    refuse("{}: blocks of {} columns ({}) can't be divided among {} devices; use --split-mode layer", weight.name,
+           block, type_name(weight.type), n_device_);
   }
   return &part.weight;
 }
@@ -410,7 +411,8 @@ std::vector<uint8_t> WeightPart::bytes() const {
     return made;
   }
   for (int64_t i = 0; i < n_row; ++i) {
-    for (const ColumnRange& r : ranges) take(i * row + row_bytes(whole->type, r.begin), row_bytes(whole->type, r.end - r.begin));
+    for (const ColumnRange& r : ranges)
+      take(i * row + row_bytes(whole->type, r.begin), row_bytes(whole->type, r.end - r.begin));
   }
   return made;
 }

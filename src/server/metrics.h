@@ -27,7 +27,8 @@ class Metrics {
   static constexpr std::array<double, 10> kSeconds{0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120};
 
   mutable std::mutex mutex_;
-  int64_t n_prompt_ = 0, n_cached_ = 0, n_predicted_ = 0, n_draft_ = 0, n_accepted_ = 0, n_rounds_ = 0, n_passes_ = 0, n_plain_ = 0;
+  int64_t n_prompt_ = 0, n_cached_ = 0, n_predicted_ = 0, n_draft_ = 0, n_accepted_ = 0, n_rounds_ = 0, n_passes_ = 0,
+          n_plain_ = 0;
   std::vector<int64_t> n_accepted_at_;  // by position in a draft
   double prompt_ms_ = 0, predicted_ms_ = 0;
   std::array<int64_t, 4> finished_{};                       // by FinishReason

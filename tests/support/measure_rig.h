@@ -15,7 +15,8 @@
 
 namespace onebit::test {
 
-inline const MeasureOptions kOneThread = {.device = "cpu", .backend = {.n_threads = 1, .isa = {}}, .cache = CacheType::f32};
+inline const MeasureOptions kOneThread = {
+    .device = "cpu", .backend = {.n_threads = 1, .isa = {}}, .cache = CacheType::f32};
 
 inline void no_stop() {}
 inline void no_progress(double) {}

@@ -1,5 +1,6 @@
 // Tiny random models as real files: a qwen35 or qwen35moe target (two delta net blocks, two attention blocks), with a
-// multi-token head if wanted, and DFlash drafters for it. A vocabulary of a few tokens makes random drafts be accepted often enough to be interesting.
+// multi-token head if wanted, and DFlash drafters for it. A vocabulary of a few tokens makes random drafts be accepted
+// often enough to be interesting.
 #pragma once
 
 #include <cmath>
@@ -129,8 +130,8 @@ inline void write_delta_net(TinyWriter& w, const TinyShape& s, int64_t i) {
 
 /// The block of a multi-token head.
 inline void write_mtp(TinyWriter& w, const TinyShape& s, int64_t i) {
-  for (const char* norm : {keys::kAttnNorm, keys::kPostAttentionNorm, keys::kNextnEnorm, keys::kNextnHnorm,
-                           keys::kNextnSharedHeadNorm}) {
+  for (const char* norm :
+       {keys::kAttnNorm, keys::kPostAttentionNorm, keys::kNextnEnorm, keys::kNextnHnorm, keys::kNextnSharedHeadNorm}) {
     w.vector(keys::block(i, norm), {s.n_embd}, 1, 0.2);
   }
   w.matrix(keys::block(i, keys::kNextnEhProj), {s.n_embd, 2 * s.n_embd});

@@ -7,8 +7,8 @@
 
 namespace onebit::cpu {
 
-/// The table named by `isa` ("amx", "avx512", "avxvnni", "avx2", "portable"), or for "" the best that this machine runs. Throws
-/// Error(usage) for an unknown name and Error(refused) for one that this build or machine lacks.
+/// The table named by `isa` ("amx", "avx512", "avxvnni", "avx2", "portable"), or for "" the best that this machine
+/// runs. Throws Error(usage) for an unknown name and Error(refused) for one that this build or machine lacks.
 const Kernels& choose_kernels(const std::string& isa);
 
 }  // namespace onebit::cpu

@@ -69,8 +69,8 @@ void gather(const DeviceWeight& weight, const int32_t* ids, int64_t n_row, float
 enum class ActsMix : uint8_t { int8, int4, mixed };
 
 /// Quantised rows. For matmul_plain.cu: codes [n_row, K] int8 (int4 rows too: -8..7), scales [n_row, K/32] and sums of
-/// codes [n_row, K/32]; for hip/iu4_tile.h nibbles [n_row, K/32, 16] in the order of q4_0's. For all other kernels codes
-/// and scales are tiled and more parts follow: acts.h.
+/// codes [n_row, K/32]; for hip/iu4_tile.h nibbles [n_row, K/32, 16] in the order of q4_0's. For all other kernels
+/// codes and scales are tiled and more parts follow: acts.h.
 struct DeviceActs {
   int64_t n_row = 0, n_in = 0;
   ActsMix mix = ActsMix::int8;

@@ -28,7 +28,8 @@ struct Nccl {
 
   Nccl() {
     void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-    if (!library) fail(ErrorKind::refused, "--split-mode tensor needs {}: {}; or use --split-mode layer", kLibrary, dlerror());
+    if (!library)
+      fail(ErrorKind::refused, "--split-mode tensor needs {}: {}; or use --split-mode layer", kLibrary, dlerror());
     find(library, "ncclCommInitAll", comm_init_all);
     find(library, "ncclCommDestroy", comm_destroy);
     find(library, "ncclAllReduce", all_reduce);

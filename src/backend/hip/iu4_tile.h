@@ -1,5 +1,5 @@
-// A tile of y = x W^T on gfx11's 4-bit matrix units: q4_0 rows times rows on the int4 grid (plan/op.h). Written once for
-// the GPU (matmul_iu4.cu) and for the test that emulates one (tests/iu4_test.cpp); a Machine gives what differs.
+// A tile of y = x W^T on gfx11's 4-bit matrix units: q4_0 rows times rows on the int4 grid (plan/op.h). Written once
+// for the GPU (matmul_iu4.cu) and for the test that emulates one (tests/iu4_test.cpp); a Machine gives what differs.
 //
 // One instruction, v_wmma_i32_16x16x16_iu4, D += A B on the 32 lanes of a wave; each operand nibble is signed:
 //   A [16 rows, 16 k]     lane l holds row l % 16: 16 nibbles in 2 registers, k = 0 in the lowest; lanes 16..31 repeat

@@ -30,9 +30,8 @@ class RefBackend : public Backend {
 
   std::unique_ptr<Program> compile(const Plan& plan, std::span<StatePool* const> pools,
                                    const PlanLimits& limits) override {
-    return std::make_unique<ref::RefProgram>(plan, pools, limits,
-                                             [this](const Weight* weight) { return loaded_.contains(weight); },
-                                             membership_);
+    return std::make_unique<ref::RefProgram>(
+        plan, pools, limits, [this](const Weight* weight) { return loaded_.contains(weight); }, membership_);
   }
 
   std::shared_ptr<Team> make_team(std::span<const int> ordinals) override {

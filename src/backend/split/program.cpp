@@ -12,7 +12,8 @@ SplitProgram::SplitProgram(DividedPlan divided, std::vector<std::unique_ptr<Prog
     : divided_(std::move(divided)), programs_(std::move(programs)), tickets_(programs_.size()) {
   int64_t most = 0;
   for (const PlanPart& part : divided_.parts) {
-    for (Value v : part.plan.entries()) most = std::max(most, max_rows(part.plan.info(v), limits) * part.plan.info(v).width);
+    for (Value v : part.plan.entries())
+      most = std::max(most, max_rows(part.plan.info(v), limits) * part.plan.info(v).width);
   }
   host_.resize(static_cast<size_t>(most));
 }

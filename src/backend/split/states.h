@@ -11,8 +11,8 @@ namespace onebit::split {
 class States : public StatePool {
  public:
   struct Part {
-    std::unique_ptr<StatePool> pool;           // null: the device has none of the states
-    int64_t slot_bytes = 0, page_bytes = 0;    // as files keep them
+    std::unique_ptr<StatePool> pool;         // null: the device has none of the states
+    int64_t slot_bytes = 0, page_bytes = 0;  // as files keep them
   };
   static Part part(std::unique_ptr<StatePool> pool, const std::vector<const State*>& states, StateSizes sizes);
 

@@ -111,7 +111,8 @@ class TensorBackend : public Backend {
   }
   bool keeps_file_bytes(const Weight& weight) const override {
     bool keeps = false;
-    for (size_t d = 0; d < devices_.size(); ++d) keeps = keeps || (whole_on(d, weight) && devices_[d]->keeps_file_bytes(weight));
+    for (size_t d = 0; d < devices_.size(); ++d)
+      keeps = keeps || (whole_on(d, weight) && devices_[d]->keeps_file_bytes(weight));
     return keeps;
   }
 
@@ -183,8 +184,8 @@ class TensorBackend : public Backend {
   Devices devices_;
   DeviceInfo info_;
   ThreadPool threads_;
-  std::deque<Shard> shards_;              // by device
-  std::set<const Weight*> others_;        // of plans that are not divided
+  std::deque<Shard> shards_;        // by device
+  std::set<const Weight*> others_;  // of plans that are not divided
   std::deque<std::vector<uint8_t>> kept_;
 };
 

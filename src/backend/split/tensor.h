@@ -1,4 +1,5 @@
-// Several devices as one: each holds a part of every layer (plan/shard.h), and all of them run a batch at the same time.
+// Several devices as one: each holds a part of every layer (plan/shard.h), and all of them run a batch at the same
+// time.
 #pragma once
 
 #include <memory>
