@@ -1,6 +1,5 @@
 // The encoders of blocks_search.cpp for 16 blocks side by side, to the bit the same: each lane sums in the order of the
-// plain twin. The searches are written with vectors of 16 lanes; the compiler makes a version of them for each
-// instruction set and the loader picks one. What is left over goes to the twin.
+// plain twin (search_lanes.h). What is left over goes to the twin.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,7 +12,6 @@
 namespace onebit::codec {
 namespace {
 
-using lanes::Ints;
 using lanes::kLanes;
 using lanes::Lanes;
 
@@ -21,22 +19,20 @@ using lanes::Lanes;
 
 /// `n` elements of each of 16 blocks that follow one another.
 void load_lanes(const float* src, int n, Lanes* x) {
-  auto* to = reinterpret_cast<float*>(x);
   for (int l = 0; l < kLanes; ++l, src += n) {
-    for (int j = 0; j < n; ++j) to[j * kLanes + l] = src[j];
+    for (int j = 0; j < n; ++j) x[j][l] = src[j];
   }
 }
 
 /// The inverse.
 void store_lanes(const Lanes* x, int n, float* dst) {
-  const auto* from = reinterpret_cast<const float*>(x);
   for (int l = 0; l < kLanes; ++l, dst += n) {
-    for (int j = 0; j < n; ++j) dst[j] = from[j * kLanes + l];
+    for (int j = 0; j < n; ++j) dst[j] = x[j][l];
   }
 }
 
 void to_half(Lanes& x) {
-  for (int l = 0; l < kLanes; ++l) x[l] = f16_to_f32(f32_to_f16(x[l]));
+  for (float& value : x.of) value = f16_to_f32(f32_to_f16(value));
 }
 
 /// What a group of 16 blocks of 32 elements is made of, and its weights.
@@ -50,80 +46,60 @@ struct Group {
   }
 };
 
-/// Codes from 0 on of 16 blocks; y = d q + m, m only of Q4_1 and Q5_1.
+/// Codes of 16 blocks and their squared errors; y = d (q - shift) + m, m only of Q4_1 and Q5_1.
 struct Coded {
-  Lanes codes[32], d, m;
+  Lanes codes[32], d, m, error;
+  int shift = 0;
 };
 
-void take_better(const Lanes& error, const Lanes& plain_error, const Coded& found, Coded& out) {
-  const Ints better = error < plain_error;
-  for (int i = 0; i < 32; ++i) out.codes[i] = better ? found.codes[i] : out.codes[i];
-  out.d = better ? found.d : out.d;
-  out.m = better ? found.m : out.m;
-}
-
-/// Q4_0 (half = 8) or Q5_0 (16).
-void encode_symmetric(const Group& group, float half, Coded& out) {
-  const Lanes zero = {};
-  Lanes extreme = zero, amax = zero, error, plain_error;
-  for (const Lanes& x : group.x) {
-    const Lanes magnitude = x < zero ? -x : x;
-    const Ints larger = magnitude > amax;
-    extreme = larger ? x : extreme;
-    amax = larger ? magnitude : amax;
-  }
-  const Lanes step = extreme / -half;
-  out.d = step;
-  out.m = zero;
-  to_half(out.d);
-  const lanes::PlainRule rule{zero, step, half + 0.5f, 2 * half - 1, half};
-  lanes::code_plainly(group.x, group.w, rule, out.d, out.m, out.codes, plain_error);
-  Coded found;
-  found.m = zero;
-  lanes::fit_symmetric(group.x, group.w, 32, -half, half - 1, found.d);
+/// Q4_0 (half = 8) or Q5_0 (16): by the plain rule, and what the search found.
+void encode_symmetric(const Group& group, int half, Coded& plain, Coded& found) {
+  const auto most = static_cast<float>(half - 1), count = static_cast<float>(half);
+  lanes::PlainRule rule{{}, {}, count + 0.5f, 2 * count - 1, count};
+  lanes::find_extreme(group.x, rule.step);
+  for (float& step : rule.step.of) step /= -count;
+  plain.d = rule.step;
+  to_half(plain.d);
+  lanes::code_plainly(group.x, group.w, rule, plain.d, plain.m, plain.codes, plain.error);
+  lanes::fit_symmetric(group.x, group.w, 32, -count, most, found.d);
   to_half(found.d);
-  lanes::code_with(group.x, group.w, 32, found.d, zero, -half, half - 1, found.codes, error);
-  for (Lanes& codes : found.codes) codes += half;
-  take_better(error, plain_error, found, out);
+  lanes::code_with(group.x, group.w, 32, found.d, Lanes{}, -count, most, found.codes, found.error);
+  found.shift = -half;
 }
 
 /// Q4_1 (high = 15) or Q5_1 (31).
-void encode_affine(const Group& group, float high, Coded& out) {
-  Lanes low = group.x[0], top = group.x[0], offset, error, plain_error;
-  for (const Lanes& x : group.x) {
-    low = x < low ? x : low;
-    top = top < x ? x : top;
-  }
-  const Lanes step = (top - low) / high;
-  out.d = step;
-  out.m = low;
-  to_half(out.d);
-  to_half(out.m);
-  lanes::code_plainly(group.x, group.w, {low, step, 0.5f, high, 0}, out.d, out.m, out.codes, plain_error);
-  Coded found;
+void encode_affine(const Group& group, int levels, Coded& plain, Coded& found) {
+  const auto high = static_cast<float>(levels - 1);
+  lanes::PlainRule rule{{}, {}, 0.5f, high, 0};
+  lanes::find_range(group.x, rule.low, rule.step);
+  for (int l = 0; l < kLanes; ++l) rule.step[l] = (rule.step[l] - rule.low[l]) / high;
+  plain.d = rule.step;
+  plain.m = rule.low;
+  to_half(plain.d);
+  to_half(plain.m);
+  lanes::code_plainly(group.x, group.w, rule, plain.d, plain.m, plain.codes, plain.error);
+  Lanes offset;
   lanes::fit_affine(group.x, group.w, high, true, found.d, offset);
   to_half(found.d);
   to_half(offset);
-  found.m = -offset;
-  lanes::code_with(group.x, group.w, 32, found.d, offset, 0, high, found.codes, error);
-  take_better(error, plain_error, found, out);
+  for (int l = 0; l < kLanes; ++l) found.m[l] = -offset[l];
+  lanes::code_with(group.x, group.w, 32, found.d, offset, 0, high, found.codes, found.error);
 }
 
 /// Blocks of 32 in groups of 16, the rest one by one.
 void in_groups(const float* src, const float* weights, uint8_t* dst, int64_t n_blocks, int64_t bytes, int bits,
                bool affine, EncodeSearch* rest) {
-  float in_order[kLanes * 32];
-  Coded coded;
+  Coded plain, found;
+  plain.m = found.m = Lanes{};
   for (; n_blocks >= kLanes; n_blocks -= kLanes, src += kLanes * 32) {
     const Group group(src, weights);
-    if (affine) encode_affine(group, static_cast<float>((1 << bits) - 1), coded);
-    if (!affine) encode_symmetric(group, static_cast<float>(1 << (bits - 1)), coded);
-    store_lanes(coded.codes, 32, in_order);
+    affine ? encode_affine(group, 1 << bits, plain, found) : encode_symmetric(group, 1 << (bits - 1), plain, found);
     for (int l = 0; l < kLanes; ++l, dst += bytes) {
+      const Coded& best = found.error[l] < plain.error[l] ? found : plain;
       int codes[32];
-      for (int j = 0; j < 32; ++j) codes[j] = static_cast<int>(in_order[l * 32 + j]);
-      store_half(dst, coded.d[l]);
-      if (affine) store_half(dst + 2, coded.m[l]);
+      for (int j = 0; j < 32; ++j) codes[j] = static_cast<int>(best.codes[j][l]) - best.shift;
+      store_half(dst, best.d[l]);
+      if (affine) store_half(dst + 2, best.m[l]);
       uint8_t* const quants = dst + (affine ? 4 : 2);
       bits == 4 ? pack_nibbles(codes, quants) : pack_five_bits(codes, quants);
     }
@@ -161,17 +137,17 @@ void choose_super_scales(const Lanes& scales, const Lanes& offsets, TwoAffine& o
 
 void encode_two(const float* src, const float* weights, float high, TwoAffine& out) {
   const Group group(src, weights);
-  Lanes scale, offset, codes[32], error, best_error = {};
+  Lanes scale, offset, error, best_error = {};
   lanes::fit_affine(group.x, group.w, high, false, scale, offset);
   choose_super_scales(scale, offset, out);
-  ScaleMin start[16], best[16];
+  ScaleMin start[16];
   std::copy(out.scales, out.scales + 16, start);
-  const auto code = [&](const ScaleMin* trial, Lanes* to) {
+  const auto code = [&](const ScaleMin* trial, Lanes* codes) {
     for (int l = 0; l < kLanes; ++l) {
       scale[l] = out.d[l / 8] * static_cast<float>(trial[l].scale);
       offset[l] = out.dmin[l / 8] * static_cast<float>(trial[l].min);
     }
-    lanes::code_with(group.x, group.w, 32, scale, offset, 0, high, to, error);
+    lanes::code_with(group.x, group.w, 32, scale, offset, 0, high, codes, error);
   };
   for (int candidate = 0; candidate < 9; ++candidate) {
     ScaleMin trial[16];
@@ -179,16 +155,16 @@ void encode_two(const float* src, const float* weights, float high, TwoAffine& o
       trial[l] = {std::clamp(start[l].scale + candidate % 3 - 1, 0, 63),
                   std::clamp(start[l].min + candidate / 3 - 1, 0, 63)};
     }
-    code(trial, codes);
+    code(trial, nullptr);
     for (int l = 0; l < kLanes; ++l) {
       if (candidate != 0 && !(error[l] < best_error[l])) continue;
       best_error[l] = error[l];
-      best[l] = trial[l];
+      out.scales[l] = trial[l];
     }
   }
-  code(best, codes);
+  Lanes codes[32];
+  code(out.scales, codes);
   store_lanes(codes, 32, out.codes);
-  std::copy(best, best + 16, out.scales);
 }
 
 /// Calls pack(codes, block) behind the heads of all blocks, two at a time; the rest one by one.
@@ -229,7 +205,7 @@ void encode_q6_k_block(const float* src, const float* weights, uint8_t* dst) {
   std::fill(best_error, best_error + 16, INFINITY);
   for (int step = -1; step <= 1; ++step) {
     for (int s = 0; s < 16; ++s) scale[s] = d * static_cast<float>(start[s] + step);
-    lanes::code_with(x, counted, 16, scale, Lanes{}, -32, 31, codes, error);
+    lanes::code_with(x, counted, 16, scale, Lanes{}, -32, 31, nullptr, error);
     for (int s = 0; s < 16; ++s) {
       const int trial = start[s] + step;
       if (trial < -128 || trial > 127 || !(error[s] < best_error[s] || best_error[s] == INFINITY)) continue;

@@ -1,201 +1,279 @@
+// Everything here is written once, for vectors V of 4, 8 or 16 lanes, and inlined into one function for each
+// instruction set (widest()). Comparisons only choose between values: GCC 12 turns masks that are combined or kept into
+// scalar code.
 #include "gguf/search_lanes.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define ONEBIT_EACH_ISA __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ONEBIT_EACH_ISA
-#endif
-#define ONEBIT_INLINE __attribute__((always_inline)) static inline
+#include <cstring>
+
+#include "base/error.h"
+
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed between inlined functions only
+#define ONEBIT_INLINED __attribute__((always_inline))
 
 namespace onebit::lanes {
 namespace {
 
-/// As in blocks_search.cpp: halves to even, NaN gives low.
-ONEBIT_INLINE void nearest(const Lanes& value, const Lanes& low, const Lanes& high, Lanes& q) {
-  constexpr float kShift = 0x1.8p23f;
-  q = value > low ? value : low;
-  q = q < high ? q : high;
-  q = (q + kShift) - kShift;
-}
+typedef float Four __attribute__((vector_size(16)));
+typedef float Eight __attribute__((vector_size(32)));
+typedef float Sixteen __attribute__((vector_size(64)));
 
-/// Eight interleaved partial sums of each lane.
-struct Sum {
-  Lanes a = {}, b = {}, c = {}, d = {}, e = {}, f = {}, g = {}, h = {};
+// --- the instruction set --------------------------------------------------------------------------------------------
+
+/// A vector type as an argument.
+template <class V>
+struct Width {
+  using Vector = V;
+  static constexpr int kCount = sizeof(V) / sizeof(float);
 };
-ONEBIT_INLINE void total_of(const Sum& s, Lanes& total) {
-  total = ((s.a + s.e) + (s.b + s.f)) + ((s.c + s.g) + (s.d + s.h));
+
+template <class V, class Search>
+ONEBIT_INLINED inline void all_lanes(const Search& search) {
+  for (int from = 0; from < kLanes; from += Width<V>::kCount) search(Width<V>(), from);
 }
 
-/// Calls step(i, part) for eight elements after one another, with the partial sum's member.
-#define ONEBIT_EIGHT(step, i) \
-  step(i, a) step(i + 1, b) step(i + 2, c) step(i + 3, d) step(i + 4, e) step(i + 5, f) step(i + 6, g) step(i + 7, h)
-
-template <bool kWeighted>
-ONEBIT_INLINE void weigh(const Lanes* w, int i, Lanes& term) {
-  if (kWeighted) term *= w[i];
+#if defined(__x86_64__)
+template <class Search>
+__attribute__((target("avx512f"))) void in_avx512(const Search& search) {
+  all_lanes<Sixteen>(search);
 }
 
-template <bool kWeighted>
-ONEBIT_INLINE void code(const Lanes* x, const Lanes* w, int n, const Lanes& scale, const Lanes& offset, float low,
-                        float high, Lanes* codes, Lanes& error) {
-  const Lanes zero = {}, least = zero + low, most = zero + high;
-  const Lanes inverse = scale != zero ? 1.0f / scale : zero;
-  Sum sum;
-#define ONEBIT_STEP(i, part)                            \
-  {                                                     \
-    Lanes q;                                            \
-    nearest((x[i] + offset) * inverse, least, most, q); \
-    codes[i] = q;                                       \
-    const Lanes rest = x[i] - (scale * q - offset);     \
-    Lanes term = rest * rest;                           \
-    weigh<kWeighted>(w, i, term);                       \
-    sum.part += term;                                   \
+template <class Search>
+__attribute__((target("avx2"))) void in_avx2(const Search& search) {
+  all_lanes<Eight>(search);
+}
+#endif
+
+/// Calls search(width, first lane) until all lanes are done.
+template <class Search>
+void widest(const Search& search) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return in_avx512(search);
+  if (__builtin_cpu_supports("avx2")) return in_avx2(search);
+#endif
+  all_lanes<Four>(search);
+}
+
+// --- lanes ----------------------------------------------------------------------------------------------------------
+
+/// Some lanes of an array.
+template <class V>
+struct Part {
+  const float* first;
+
+  ONEBIT_INLINED Part(const Lanes* lanes, int from) : first(lanes->of + from) {}
+  ONEBIT_INLINED V operator[](int i) const {
+    V value;
+    std::memcpy(&value, first + kLanes * i, sizeof value);
+    return value;
   }
+};
+
+template <class V>
+ONEBIT_INLINED inline V get(const Lanes& lanes, int from) {
+  return Part<V>(&lanes, from)[0];
+}
+
+template <class V>
+ONEBIT_INLINED inline void put(const V& value, Lanes& lanes, int from) {
+  std::memcpy(lanes.of + from, &value, sizeof value);
+}
+
+/// Zeros that the compiler does not know to be zeros: GCC 12 makes two instructions of a maximum with a known one.
+template <class V>
+ONEBIT_INLINED inline V hidden_zero() {
+  V zero = {};
+  __asm__("" : "+m"(zero));
+  return zero;
+}
+
+/// Weights, or none: all elements count alike.
+template <class V, bool kWeighted>
+struct Weights {
+  const Lanes* w;
+  int from;
+
+  ONEBIT_INLINED V times(int i, const V& value) const {
+    if constexpr (kWeighted) return Part<V>(w, from)[i] * value;
+    return value;
+  }
+};
+
+/// As in blocks_search.cpp: halves to even, NaN gives low.
+template <class V>
+ONEBIT_INLINED inline V nearest(const V& any, const V& low, const V& high) {
+  constexpr float kShift = 0x1.8p23f;
+  V value = any > low ? any : low;
+  value = value < high ? value : high;
+  return (value + kShift) - kShift;
+}
+
+/// Eight interleaved partial sums.
+template <class V>
+struct Sum {
+  V part[8] = {};
+
+  ONEBIT_INLINED V total() const {
+    return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
+  }
+};
+
+/// Calls step(i, i % 8) for n elements; those of one partial sum in order.
+template <int kN, class Step>
+ONEBIT_INLINED inline void each(const Step& step) {
 #pragma GCC unroll 1
-  for (int i = 0; i < n; i += 8) {
-    ONEBIT_EIGHT(ONEBIT_STEP, i)
+  for (int i = 0; i < kN; i += 8) {
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) step(i + k, k);
   }
-#undef ONEBIT_STEP
-  total_of(sum, error);
 }
 
-template <bool kWeighted>
-ONEBIT_INLINE void plain(const Lanes* x, const Lanes* w, const PlainRule& rule, const Lanes& d, const Lanes& m,
-                         Lanes* codes, Lanes& error) {
-  const Lanes zero = {}, most = zero + rule.high;
-  const Lanes inverse = rule.step != zero ? 1.0f / rule.step : zero;
-  Sum sum;
-#define ONEBIT_STEP(i, part)                                                     \
-  {                                                                              \
-    Lanes q = (x[i] - rule.low) * inverse + rule.rounding;                       \
-    q = q > zero ? q : zero;                                                     \
-    q = q < most ? q : most;                                                     \
-    codes[i] = __builtin_convertvector(__builtin_convertvector(q, Ints), Lanes); \
-    const Lanes rest = x[i] - ((codes[i] - rule.shift) * d + m);                 \
-    Lanes term = rest * rest;                                                    \
-    weigh<kWeighted>(w, i, term);                                                \
-    sum.part += term;                                                            \
-  }
-#pragma GCC unroll 1
-  for (int i = 0; i < 32; i += 8) {
-    ONEBIT_EIGHT(ONEBIT_STEP, i)
-  }
-#undef ONEBIT_STEP
-  total_of(sum, error);
+/// Calls search(weights) with or without them.
+template <class V, class Search>
+ONEBIT_INLINED inline void with_weights(const Lanes* w, int from, const Search& search) {
+  if (w) return search(Weights<V, true>{w, from});
+  search(Weights<V, false>{w, from});
 }
 
-template <bool kWeighted>
-ONEBIT_INLINE void symmetric(const Lanes* x, const Lanes* w, int n, float low, float high, Lanes& best_scale) {
-  const Lanes zero = {}, least = zero + low, most = zero + high;
-  Lanes extreme = zero, amax = zero, best_gain = zero;
-  for (int j = 0; j < n; ++j) {
-    const Lanes magnitude = x[j] < zero ? -x[j] : x[j];
-    const Ints larger = magnitude > amax;
-    extreme = larger ? x[j] : extreme;
-    amax = larger ? magnitude : amax;
+// --- searches -------------------------------------------------------------------------------------------------------
+
+template <int kN, class V>
+ONEBIT_INLINED inline V extreme_of(const Part<V>& x) {
+  const V zero = {};
+  V extreme = zero, amax = zero;
+#pragma GCC unroll 32
+  for (int i = 0; i < kN; ++i) {
+    const V value = x[i], magnitude = value < zero ? -value : value;
+    extreme = magnitude > amax ? value : extreme;
+    amax = magnitude > amax ? magnitude : amax;
   }
-  best_scale = zero;
+  return extreme;
+}
+
+/// y = scale q - offset, q the nearest in [low, high].
+template <class V>
+struct Grid {
+  V scale, offset, low, high;
+};
+
+/// The squared error; the codes are written if `codes` is not null.
+template <int kN, class V, class W>
+ONEBIT_INLINED inline V error_of(const Part<V>& x, const W& w, const Grid<V>& grid, Lanes* codes, int from) {
+  const V inverse = grid.scale != V{} ? 1.0f / grid.scale : V{};
+  Sum<V> sum;
+  each<kN>([&](int i, int k) ONEBIT_INLINED {
+    const V q = nearest<V>((x[i] + grid.offset) * inverse, grid.low, grid.high);
+    if (codes) put(q, codes[i], from);
+    const V rest = x[i] - (grid.scale * q - grid.offset);
+    sum.part[k] += w.times(i, rest * rest);
+  });
+  return sum.total();
+}
+
+template <class V, class W>
+ONEBIT_INLINED inline V plain_error(const Part<V>& x, const W& w, const PlainRule& rule, const V& d, const V& m,
+                                    Lanes* codes, int from) {
+  typedef int32_t Ints __attribute__((vector_size(sizeof(V))));
+  const V zero = hidden_zero<V>(), most = zero + rule.high, low = get<V>(rule.low, from), step = get<V>(rule.step, from);
+  const V inverse = step != zero ? 1.0f / step : zero;
+  Sum<V> sum;
+  each<32>([&](int i, int k) ONEBIT_INLINED {
+    V q = (x[i] - low) * inverse + rule.rounding;
+    q = q > zero ? q : zero;
+    q = q < most ? q : most;
+    q = __builtin_convertvector(__builtin_convertvector(q, Ints), V);
+    put(q, codes[i], from);
+    const V rest = x[i] - ((q - rule.shift) * d + m);
+    sum.part[k] += w.times(i, rest * rest);
+  });
+  return sum.total();
+}
+
+template <int kN, class V, class W>
+ONEBIT_INLINED inline V symmetric(const Part<V>& x, const W& w, float low, float high) {
+  const V zero = {}, least = zero + low, most = zero + high, extreme = extreme_of<kN>(x);
+  V best_gain = zero, best_scale = zero;
 #pragma GCC unroll 1
   for (int step = -9; step <= 9; ++step) {
     const float target = step <= 5 ? low - 0.1f * static_cast<float>(step) : high + 0.2f * static_cast<float>(step - 7);
-    const Lanes inverse = target / extreme;
-    Sum xq_sum, qq_sum;
-#define ONEBIT_STEP(i, part)                 \
-  {                                          \
-    Lanes q;                                 \
-    nearest(x[i] * inverse, least, most, q); \
-    Lanes xq = x[i] * q, qq = q * q;         \
-    weigh<kWeighted>(w, i, xq);              \
-    weigh<kWeighted>(w, i, qq);              \
-    xq_sum.part += xq;                       \
-    qq_sum.part += qq;                       \
+    const V inverse = target / extreme;
+    Sum<V> xq_sum, qq_sum;
+    each<kN>([&](int i, int k) ONEBIT_INLINED {
+      const V q = nearest<V>(x[i] * inverse, least, most);
+      xq_sum.part[k] += w.times(i, x[i] * q);
+      qq_sum.part[k] += w.times(i, q * q);
+    });
+    const V xq = xq_sum.total(), qq = qq_sum.total(), gain = xq * xq / qq, scale = xq / qq;
+    // Without codes (qq = 0) or with a gain that is not larger, the bound stays what it was.
+    const V bar = best_gain * qq, reached = qq > zero ? xq * xq : bar;
+    best_gain = reached > bar ? gain : best_gain;
+    best_scale = reached > bar ? scale : best_scale;
   }
-#pragma GCC unroll 1
-    for (int i = 0; i < n; i += 8) {
-      ONEBIT_EIGHT(ONEBIT_STEP, i)
-    }
-#undef ONEBIT_STEP
-    Lanes xq, qq;
-    total_of(xq_sum, xq);
-    total_of(qq_sum, qq);
-    const Ints better = (qq > zero) & (xq * xq > best_gain * qq);
-    best_gain = better ? xq * xq / qq : best_gain;
-    best_scale = better ? xq / qq : best_scale;
-  }
-  best_scale = extreme != zero ? best_scale : zero;
+  return extreme != zero ? best_scale : zero;
 }
 
-template <bool kWeighted>
-ONEBIT_INLINE void affine(const Lanes* x, const Lanes* w, float high, bool any_offset, Lanes& best_scale,
-                          Lanes& best_offset) {
-  constexpr int kN = 32;
-  const Lanes zero = {}, most = zero + high;
-  Lanes lowest = any_offset ? x[0] : zero, highest = lowest;
-  Lanes codes[kN];
-  Sum w_sum, x_sum;
-#define ONEBIT_STEP(i, part)                   \
-  {                                            \
-    lowest = x[i] < lowest ? x[i] : lowest;    \
-    highest = highest < x[i] ? x[i] : highest; \
-    Lanes one = zero + 1.0f, value = x[i];     \
-    weigh<kWeighted>(w, i, one);               \
-    weigh<kWeighted>(w, i, value);             \
-    w_sum.part += one;                         \
-    x_sum.part += value;                       \
+/// Sums that a least-squares fit of scale and offset needs.
+template <class V>
+struct AffineSums {
+  V w, x, q, qq, xq;
+};
+
+template <class V, class W>
+ONEBIT_INLINED inline void sum_codes(const Part<V>& x, const W& w, const V& lowest, const V& inverse, const V& zero,
+                                     const V& most, AffineSums<V>& sums) {
+  Sum<V> q_sum, qq_sum, xq_sum;
+  each<32>([&](int i, int k) ONEBIT_INLINED {
+    const V q = nearest<V>((x[i] - lowest) * inverse, zero, most);
+    q_sum.part[k] += w.times(i, q);
+    qq_sum.part[k] += w.times(i, q * q);
+    xq_sum.part[k] += w.times(i, x[i] * q);
+  });
+  sums.q = q_sum.total();
+  sums.qq = qq_sum.total();
+  sums.xq = xq_sum.total();
+}
+
+template <class V>
+ONEBIT_INLINED inline void range_of(const Part<V>& x, V& lowest, V& highest) {
+#pragma GCC unroll 32
+  for (int i = 0; i < 32; ++i) {
+    const V value = x[i];
+    lowest = value < lowest ? value : lowest;
+    highest = highest < value ? value : highest;
   }
+}
+
+template <class V, class W>
+ONEBIT_INLINED inline void affine(const Part<V>& x, const W& w, float high, bool any_offset, V& best_scale,
+                                  V& best_offset) {
+  const V zero = hidden_zero<V>(), most = zero + high;
+  V lowest = any_offset ? x[0] : zero, highest = lowest;
+  range_of(x, lowest, highest);
+  Sum<V> w_sum, x_sum;
+  each<32>([&](int i, int k) ONEBIT_INLINED {
+    w_sum.part[k] += w.times(i, zero + 1.0f);
+    x_sum.part[k] += w.times(i, x[i]);
+  });
+  const V range = highest - lowest;
+  AffineSums<V> sums{w_sum.total(), x_sum.total(), {}, {}, {}};
+  best_scale = range / high;
+  best_offset = -lowest;
+  V best_error = error_of<32>(x, w, Grid<V>{best_scale, best_offset, zero, most}, nullptr, 0);
 #pragma GCC unroll 1
-  for (int i = 0; i < kN; i += 8) {
-    ONEBIT_EIGHT(ONEBIT_STEP, i)
-  }
-#undef ONEBIT_STEP
-  const Lanes range = highest - lowest;
-  Lanes sw, sx, best_error = zero, scale = range / high, offset = -lowest;
-  total_of(w_sum, sw);
-  total_of(x_sum, sx);
-  Ints valid = range == range;
-#pragma GCC unroll 1
-  for (int step = -11; step <= 10; ++step) {  // the first is what spans the block
-    if (step > -11) {
-      const Lanes inverse = (high + 0.1f * static_cast<float>(step)) / range;
-      Sum q_sum, qq_sum, xq_sum;
-#define ONEBIT_STEP(i, part)                           \
-  {                                                    \
-    Lanes q;                                           \
-    nearest((x[i] - lowest) * inverse, zero, most, q); \
-    Lanes qq = q * q, xq = x[i] * q;                   \
-    weigh<kWeighted>(w, i, q);                         \
-    weigh<kWeighted>(w, i, qq);                        \
-    weigh<kWeighted>(w, i, xq);                        \
-    q_sum.part += q;                                   \
-    qq_sum.part += qq;                                 \
-    xq_sum.part += xq;                                 \
-  }
-#pragma GCC unroll 1
-      for (int i = 0; i < kN; i += 8) {
-        ONEBIT_EIGHT(ONEBIT_STEP, i)
-      }
-#undef ONEBIT_STEP
-      Lanes sq, sqq, sxq;
-      total_of(q_sum, sq);
-      total_of(qq_sum, sqq);
-      total_of(xq_sum, sxq);
-      const Lanes determinant = sw * sqq - sq * sq;
-      scale = (sw * sxq - sx * sq) / determinant;
-      offset = (sq * sxq - sx * sqq) / determinant;
-      if (!any_offset) {
-        const Ints negative = offset < zero;
-        scale = negative ? sxq / sqq : scale;
-        offset = negative ? zero : offset;
-      }
-      valid = (determinant > zero) & (scale > zero);
+  for (int step = -10; step <= 10; ++step) {
+    sum_codes<V>(x, w, lowest, (high + 0.1f * static_cast<float>(step)) / range, zero, most, sums);
+    const V determinant = sums.w * sums.qq - sums.q * sums.q;
+    V scale = (sums.w * sums.xq - sums.x * sums.q) / determinant;
+    V offset = (sums.q * sums.xq - sums.x * sums.qq) / determinant;
+    if (!any_offset) {
+      scale = offset < zero ? sums.xq / sums.qq : scale;
+      offset = offset < zero ? zero : offset;
     }
-    Lanes error;
-    code<kWeighted>(x, w, kN, scale, offset, 0, high, codes, error);
-    const Ints better = step == -11 ? valid : valid & (error < best_error);
-    best_error = better ? error : best_error;
-    best_scale = better ? scale : best_scale;
-    best_offset = better ? offset : best_offset;
+    V error = error_of<32>(x, w, Grid<V>{scale, offset, zero, most}, nullptr, 0);
+    error = determinant > zero ? error : best_error;  // no better, then
+    error = scale > zero ? error : best_error;
+    best_scale = error < best_error ? scale : best_scale;
+    best_offset = error < best_error ? offset : best_offset;
+    best_error = error < best_error ? error : best_error;
   }
   best_scale = range > zero ? best_scale : zero;
   best_offset = range > zero ? best_offset : -lowest;
@@ -203,27 +281,71 @@ ONEBIT_INLINE void affine(const Lanes* x, const Lanes* w, float high, bool any_o
 
 }  // namespace
 
-ONEBIT_EACH_ISA void code_plainly(const Lanes* x, const Lanes* w, const PlainRule& rule, const Lanes& d, const Lanes& m,
-                                  Lanes* codes, Lanes& error) {
-  if (w) return plain<true>(x, w, rule, d, m, codes, error);
-  plain<false>(x, w, rule, d, m, codes, error);
+void find_extreme(const Lanes* x, Lanes& extreme) {
+  widest([&](auto width, int from) ONEBIT_INLINED {
+    using V = typename decltype(width)::Vector;
+    put(extreme_of<32>(Part<V>(x, from)), extreme, from);
+  });
 }
 
-ONEBIT_EACH_ISA void code_with(const Lanes* x, const Lanes* w, int n, const Lanes& scale, const Lanes& offset,
-                               float low, float high, Lanes* codes, Lanes& error) {
-  if (w) return code<true>(x, w, n, scale, offset, low, high, codes, error);
-  code<false>(x, w, n, scale, offset, low, high, codes, error);
+void find_range(const Lanes* x, Lanes& low, Lanes& high) {
+  widest([&](auto width, int from) ONEBIT_INLINED {
+    using V = typename decltype(width)::Vector;
+    const Part<V> part(x, from);
+    V lowest = part[0], highest = lowest;
+    range_of(part, lowest, highest);
+    put(lowest, low, from);
+    put(highest, high, from);
+  });
 }
 
-ONEBIT_EACH_ISA void fit_symmetric(const Lanes* x, const Lanes* w, int n, float low, float high, Lanes& scale) {
-  if (w) return symmetric<true>(x, w, n, low, high, scale);
-  symmetric<false>(x, w, n, low, high, scale);
+void code_plainly(const Lanes* x, const Lanes* w, const PlainRule& rule, const Lanes& d, const Lanes& m, Lanes* codes,
+                  Lanes& error) {
+  widest([&](auto width, int from) ONEBIT_INLINED {
+    using V = typename decltype(width)::Vector;
+    with_weights<V>(w, from, [&](auto weights) ONEBIT_INLINED {
+      put(plain_error<V>(Part<V>(x, from), weights, rule, get<V>(d, from), get<V>(m, from), codes, from), error, from);
+    });
+  });
 }
 
-ONEBIT_EACH_ISA void fit_affine(const Lanes* x, const Lanes* w, float high, bool any_offset, Lanes& scale,
-                                Lanes& offset) {
-  if (w) return affine<true>(x, w, high, any_offset, scale, offset);
-  affine<false>(x, w, high, any_offset, scale, offset);
+void code_with(const Lanes* x, const Lanes* w, int n, const Lanes& scale, const Lanes& offset, float low, float high,
+               Lanes* codes, Lanes& error) {
+  CHECK(n == 16 || n == 32);
+  widest([&](auto width, int from) ONEBIT_INLINED {
+    using V = typename decltype(width)::Vector;
+    const Grid<V> grid{get<V>(scale, from), get<V>(offset, from), V{} + low, V{} + high};
+    with_weights<V>(w, from, [&](auto weights) ONEBIT_INLINED {
+      const Part<V> part(x, from);
+      const auto found = [&](Lanes* to) ONEBIT_INLINED {
+        return n == 16 ? error_of<16>(part, weights, grid, to, from) : error_of<32>(part, weights, grid, to, from);
+      };
+      put(codes ? found(codes) : found(nullptr), error, from);
+    });
+  });
+}
+
+void fit_symmetric(const Lanes* x, const Lanes* w, int n, float low, float high, Lanes& scale) {
+  CHECK(n == 16 || n == 32);
+  widest([&](auto width, int from) ONEBIT_INLINED {
+    using V = typename decltype(width)::Vector;
+    with_weights<V>(w, from, [&](auto weights) ONEBIT_INLINED {
+      const Part<V> part(x, from);
+      put(n == 16 ? symmetric<16>(part, weights, low, high) : symmetric<32>(part, weights, low, high), scale, from);
+    });
+  });
+}
+
+void fit_affine(const Lanes* x, const Lanes* w, float high, bool any_offset, Lanes& scale, Lanes& offset) {
+  widest([&](auto width, int from) ONEBIT_INLINED {
+    using V = typename decltype(width)::Vector;
+    with_weights<V>(w, from, [&](auto weights) ONEBIT_INLINED {
+      V best_scale, best_offset;
+      affine<V>(Part<V>(x, from), weights, high, any_offset, best_scale, best_offset);
+      put(best_scale, scale, from);
+      put(best_offset, offset, from);
+    });
+  });
 }
 
 }  // namespace onebit::lanes
