@@ -6,12 +6,63 @@
 #include <functional>
 
 #include "base/error.h"
+#include "engine/load_weights.h"
 #include "engine/scheduler.h"
 #include "support/devices.h"
 #include "support/engine_run.h"
+#include "support/expect_error.h"
+#include "support/gguf_bytes.h"
 
 namespace onebit::test {
 namespace {
+
+/// Counts what it is given; the first weight stays in the file.
+class CountingBackend : public Backend {
+ public:
+  const DeviceInfo& info() const override { return info_; }
+  int64_t weight_bytes(const Weight& weight) const override { return static_cast<int64_t>(weight.data.size()); }
+  void load(const Weight& weight) override { loaded.push_back(weight.name); }
+  bool keeps_file_bytes(const Weight& weight) const override { return weight.name == "a"; }
+  std::unique_ptr<StatePool> make_states(const std::vector<const State*>&, const StateSizes&) override { return {}; }
+  std::unique_ptr<Program> compile(const Plan&, std::span<StatePool* const>, const PlanLimits&) override { return {}; }
+
+  std::vector<std::string> loaded;
+
+ private:
+  DeviceInfo info_;
+};
+
+// Far more than is read ahead. The bytes are nowhere: neither the backend nor the file, which has other tensors, looks.
+TEST(LoadWeights, TakesAllInOrderAndStopsWhenAsked) {
+  GgufBytes bytes;
+  bytes.header(1, 1).entry("general.architecture", "qwen3").tensor("other", {4}, 0, 0).data(16);
+  const GgufFile file = GgufFile::from_memory(bytes.bytes);
+  static const uint8_t nothing = 0;
+  std::vector<Weight> weights(40);
+  std::vector<StoredWeight> stored;
+  std::string names;
+  for (Weight& weight : weights) {
+    names.push_back(static_cast<char>('a' + stored.size()));
+    weight.name = names.back();
+    weight.data = {&nothing, size_t{100} << 20};
+    stored.push_back({&weight, &file});
+  }
+  CountingBackend backend;
+  std::vector<double> shares;
+  load_weights(backend, stored, [&](double share) { shares.push_back(share); });
+  ASSERT_EQ(backend.loaded.size(), 40u);
+  for (size_t i = 0; i < 40; ++i) {
+    EXPECT_EQ(backend.loaded[i], weights[i].name);
+    EXPECT_DOUBLE_EQ(shares[i], static_cast<double>(i + 1) / 40);
+  }
+  backend.loaded.clear();
+  expect_error(ErrorKind::runtime, {"enough"}, [&] {
+    load_weights(backend, stored, [&](double share) {
+      if (share > 0.1) fail(ErrorKind::runtime, "enough");
+    });
+  });
+  EXPECT_EQ(backend.loaded.size(), 5u);
+}
 
 TEST(Engine, ChunksDoNotChangeTheAnswer) {
   const TinyModels models;

@@ -25,6 +25,8 @@ class MappedFile {
   const std::string& path() const { return path_; }
   /// The bytes of one made by in_memory().
   std::span<uint8_t> writable_bytes();
+  /// Returns when a part is in memory.
+  void fetch(std::span<const uint8_t> part) const;
   /// Tells the system that a part has been copied elsewhere and need not stay resident.
   void release(std::span<const uint8_t> part) const;
 

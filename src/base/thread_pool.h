@@ -11,14 +11,10 @@
 
 namespace onebit {
 
-/// Cores this process may use: physical cores in its affinity mask, at most its control group's CPU quota. At least 1.
-int usable_cores();
-
 class ThreadPool {
  public:
-  /// `n_threads` includes the caller; 0 takes usable_cores(). `pin` ties the threads other than the caller to one core
-  /// of the affinity mask each.
-  explicit ThreadPool(int n_threads, bool pin = false);
+  /// `n_threads` includes the caller; 0 takes usable_cores().
+  explicit ThreadPool(int n_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/gumbel.h"
+#include "engine/load_weights.h"
 
 namespace onebit {
 namespace {
@@ -208,18 +209,14 @@ void check_memory(const EnginePlan& p) {
        p.backend->info().name, table);
 }
 
-void load_weights(EnginePlan& p, const std::vector<const Weight*>& weights) {
-  double total = 0, done = 0;
-  for (const Weight* w : weights) total += static_cast<double>(w->data.size());
-  for (const Weight* w : weights) {
-    p.backend->load(*w);
-    if (!p.backend->keeps_file_bytes(*w)) {
-      const GgufFile& file = p.drafter && p.drafter->owns(w) ? p.drafter->file() : p.model->file();
-      if (const TensorInfo* tensor = file.find(w->name)) file.release(*tensor);
-    }
-    done += static_cast<double>(w->data.size());
-    if (p.options.on_progress) p.options.on_progress(total > 0 ? done / total : 1);
-  }
+const GgufFile& file_of(const EnginePlan& p, const Weight& weight) {
+  return p.drafter && p.drafter->owns(&weight) ? p.drafter->file() : p.model->file();
+}
+
+void load_all(EnginePlan& p, const std::vector<const Weight*>& weights) {
+  std::vector<StoredWeight> stored;
+  for (const Weight* w : weights) stored.push_back({w, &file_of(p, *w)});
+  load_weights(*p.backend, stored, p.options.on_progress);
 }
 
 }  // namespace
@@ -250,7 +247,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
 Engine::Engine(EnginePlan plan) : plan_(std::move(plan)) {
   check_memory(plan_);
   const Plans plans = make_plans(plan_);
-  load_weights(plan_, all_weights(plans));
+  load_all(plan_, all_weights(plans));
   Backend& backend = *plan_.backend;
   target_states_ = backend.make_states(plan_.model->states(), plan_.target_sizes);
   std::vector<StatePool*> target_pools = {target_states_.get()};

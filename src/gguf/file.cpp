@@ -327,12 +327,20 @@ const TensorInfo& GgufFile::tensor(std::string_view name) const {
   return *info;
 }
 
-void GgufFile::release(const TensorInfo& tensor) const {
+const MappedFile* GgufFile::part_with(std::span<const uint8_t> data) const {
   for (const MappedFile& part : parts_) {
     const auto bytes = part.bytes();
-    const bool inside = tensor.data.data() >= bytes.data() && tensor.data.data() < bytes.data() + bytes.size();
-    if (inside) return part.release(tensor.data);
+    if (data.data() >= bytes.data() && data.data() < bytes.data() + bytes.size()) return &part;
   }
+  return nullptr;
+}
+
+void GgufFile::fetch(std::span<const uint8_t> data) const {
+  if (const MappedFile* part = part_with(data)) part->fetch(data);
+}
+
+void GgufFile::release(const TensorInfo& tensor) const {
+  if (const MappedFile* part = part_with(tensor.data)) part->release(tensor.data);
 }
 
 std::string GgufFile::architecture() const { return require<std::string>(keys::kArchitecture); }

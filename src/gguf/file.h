@@ -120,6 +120,8 @@ class GgufFile {
   /// As find, but a missing tensor is refused by name.
   const TensorInfo& tensor(std::string_view name) const;
 
+  /// Returns when a part of a tensor's data is in memory.
+  void fetch(std::span<const uint8_t> data) const;
   /// Tells the system that the tensor's pages need not stay resident (no effect on in-memory files).
   void release(const TensorInfo& tensor) const;
 
@@ -128,6 +130,7 @@ class GgufFile {
   void open_other_parts();
   void index_metadata();
   void index_tensors();
+  const MappedFile* part_with(std::span<const uint8_t> data) const;
 
   std::string path_;
   uint32_t version_ = 0;

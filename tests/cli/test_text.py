@@ -1,5 +1,6 @@
 """run, chat, tokenize and bench on the tiny models."""
 import json
+import os
 import signal
 import subprocess
 
@@ -171,6 +172,17 @@ def test_bench_document(bit, files):
         assert set(row) >= {"test", "tokens_per_second", "gbps", "tops", "reps"} and row["reps"] == 2
         assert 0 < speed["min"] <= speed["median"] <= speed["max"]
     assert all(row["gbps"] > 0 and row["tops"] > 0 for row in doc["rows"][:3])
+
+
+def test_threads_follow_the_affinity_mask(bit, files):
+    """As under taskset: the program inherits the mask."""
+    mask = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(mask)})
+        done = bit("bench", "-m", files.qwen3, "--prompt", "0", "--gen", "2", "--verify", "0", "--reps", "1", "--json")
+    finally:
+        os.sched_setaffinity(0, mask)
+    assert document(done)["threads"] == 1
 
 
 def test_bench_text_and_limits(bit, files):

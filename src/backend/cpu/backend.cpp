@@ -3,8 +3,6 @@
 // A newcomer's way through this folder: layout.h (how everything lies in memory), kernels.h (the table of inner loops),
 // matmul_avx512.cpp (the one that matters most), rows.inl and gemm.inl (the others, written once for every instruction
 // set), step.h and steps_*.cpp (how each op is split over threads), program.cpp (binding and running a plan).
-#include <unistd.h>
-
 #include <fstream>
 
 #include "backend/cpu/dispatch.h"
@@ -13,6 +11,7 @@
 #include "backend/devices.h"
 #include "backend/host_team.h"
 #include "base/error.h"
+#include "base/process_limits.h"
 
 namespace onebit {
 namespace {
@@ -27,23 +26,13 @@ std::string processor_name() {
   return "processor";
 }
 
-/// Bytes that can be taken without swapping.
-int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string key; file >> key;) {
-    int64_t kilobytes = 0;
-    if (key == "MemAvailable:" && file >> kilobytes) return kilobytes * 1024;
-  }
-  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
-
 class CpuBackend : public Backend {
  public:
   explicit CpuBackend(const BackendOptions& options)
       : kernels_(cpu::choose_kernels(options.isa)), pool_(options.n_threads), weights_(kernels_, pool_) {
     info_.name = "cpu";
     info_.description = fmt::format("{}, {} threads, {}", processor_name(), pool_.size(), kernels_.isa);
-    info_.memory_bytes = available_memory();
+    info_.memory_bytes = usable_memory();
   }
 
   const DeviceInfo& info() const override { return info_; }

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -12,6 +13,7 @@ namespace onebit::cpu {
 namespace {
 
 constexpr size_t kHuge = size_t{2} << 20;
+constexpr int64_t kChunk = int64_t{64} << 20;  // of small blocks
 constexpr size_t kSlack = 8192;  // kernels prefetch past the end, and read up to 512 bytes there without using them
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -56,6 +58,27 @@ Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(mapped_, other.mapped_);
   std::swap(mapped_bytes_, other.mapped_bytes_);
   return *this;
+}
+
+// Threads that first touch the same huge page at the same time would each have the system clear one, and all but one of
+// them are thrown away. So each provides pages of its own here, before anybody writes.
+uint8_t* SmallBlocks::take(int64_t bytes) {
+  CHECK(bytes <= kMostBytes);
+  bytes = static_cast<int64_t>(rounded(static_cast<size_t>(bytes), 64));
+  if (chunks_.empty() || used_ + bytes > kChunk) {
+    chunks_.emplace_back(kChunk);
+    used_ = ready_ = 0;
+  }
+  uint8_t* const chunk = chunks_.back().data();
+  uint8_t* const block = chunk + used_;
+  used_ += bytes;
+  for (constexpr auto kStep = static_cast<int64_t>(kHuge); ready_ < used_; ready_ += kStep * pool_.size()) {
+    pool_.run([&](int thread) {
+      const int64_t mine = ready_ + kStep * thread;
+      if (mine < kChunk) const_cast<volatile uint8_t*>(chunk)[mine] = 0;
+    });
+  }
+  return block;
 }
 
 }  // namespace onebit::cpu

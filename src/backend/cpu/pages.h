@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
+
+#include "base/thread_pool.h"
 
 namespace onebit::cpu {
 
@@ -29,6 +32,21 @@ class Pages {
   int64_t bytes_ = 0;
   void* mapped_ = nullptr;  // the mapping, nullptr for small blocks
   size_t mapped_bytes_ = 0;
+};
+
+/// Small blocks side by side on huge pages; they live as long as the object.
+class SmallBlocks {
+ public:
+  explicit SmallBlocks(ThreadPool& pool) : pool_(pool) {}
+  /// Zeroed bytes, aligned to 64; at most kMostBytes.
+  uint8_t* take(int64_t bytes);
+
+  static constexpr int64_t kMostBytes = int64_t{8} << 20;
+
+ private:
+  ThreadPool& pool_;
+  std::vector<Pages> chunks_;
+  int64_t used_ = 0, ready_ = 0;  // bytes of the last chunk that are given out, and that the system has provided
 };
 
 }  // namespace onebit::cpu

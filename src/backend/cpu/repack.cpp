@@ -1,9 +1,13 @@
-// Every block type is read into the same small integers, row by row, and written as planes. Two types take a shortcut:
-// q4_0 and q8_0 blocks only need their bytes interleaved, at memory speed.
+// Every block type is read into the same small integers, row by row; the codes of 16 rows are interleaved as they are
+// and then pushed together to planes, 64 bytes at a time. q4_0 and q8_0 blocks only need the interleaving.
 #include "backend/cpu/repack.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
+#include "backend/cpu/repack_lanes.h"
 #include "base/error.h"
 #include "gguf/k_scales.h"
 
@@ -44,15 +48,30 @@ uint8_t byte(int x) { return static_cast<uint8_t>(x); }
 
 /// 16 bytes of nibbles: low ones are elements 0..15, high ones 16..31.
 void read_nibbles(const uint8_t* src, uint8_t* codes) {
-  for (int i = 0; i < 16; ++i) {
-    codes[i] = src[i] & 15;
-    codes[16 + i] = src[i] >> 4;
+  const auto pairs = load16<Bytes16>(src);
+  store16(pairs & 15, codes);
+  store16(pairs >> 4, codes + 16);
+}
+
+/// Adds bits `from` .. of 32 bytes, as many as `mask` has, to codes as their bits `to` ..
+template <int from, uint8_t mask, int to>
+void add_bits(const uint8_t* src, uint8_t* codes) {
+  for (int i = 0; i < 32; i += 16) {
+    const Bytes16 bits = (load16<Bytes16>(src + i) >> from & mask) << to;
+    store16(load16<Bytes16>(codes + i) | bits, codes + i);
   }
 }
 
 /// The fifth bits of 32 elements.
 void add_fifth_bits(const uint8_t* src, uint8_t* codes) {
   for (int i = 0; i < 32; ++i) codes[i] |= byte((src[i / 8] >> i % 8 & 1) << 4);
+}
+
+/// Calls body.operator()<0>() to <n - 1>().
+template <int n, class Body>
+void unrolled(Body&& body) {
+  [&]<int... i>(std::integer_sequence<int, i...>) { (body.template operator()<i>(), ...); }
+  (std::make_integer_sequence<int, n>());
 }
 
 // Readers of one group of one row; the layouts are those of gguf/blocks*.cpp.
@@ -80,9 +99,8 @@ void read_mxfp4(const uint8_t* src, RawGroup& to) {
 }
 /// Two bits of 256 elements: bits 2j, 2j+1 of bytes 32n..32n+31 are block 4n+j.
 void read_pairs(const uint8_t* src, RawGroup& to) {
-  for (int b = 0; b < 8; ++b) {
-    for (int i = 0; i < 32; ++i) to.codes[b][i] = src[32 * (b / 4) + i] >> 2 * (b % 4) & 3;
-  }
+  std::memset(to.codes, 0, sizeof to.codes);
+  unrolled<8>([&]<int b>() { add_bits<2 * (b % 4), 3, 0>(src + 32 * (b / 4), to.codes[b]); });
 }
 void read_q2_k(const uint8_t* src, RawGroup& to) {
   std::memcpy(to.head, src + 80, 4);
@@ -98,34 +116,38 @@ void read_q3_k(const uint8_t* src, RawGroup& to) {
     to.own[g / 2][g % 2] = byte((low | high << 4) - 32);
   }
   read_pairs(src + 32, to);
-  for (int b = 0; b < 8; ++b) {
-    for (int i = 0; i < 32; ++i) to.codes[b][i] |= byte((src[i] >> b & 1) << 2);
-  }
+  unrolled<8>([&]<int b>() { add_bits<b, 1, 2>(src, to.codes[b]); });
 }
-/// q4_k and q5_k; bit b of high_bits[i] belongs to element i of block b.
-void read_k_nibbles(const uint8_t* src, const uint8_t* nibbles, const uint8_t* high_bits, RawGroup& to) {
+/// q4_k and q5_k.
+void read_k_nibbles(const uint8_t* src, const uint8_t* nibbles, RawGroup& to) {
   std::memcpy(to.head, src, 4);
   for (int b = 0; b < 8; ++b) {
     const ScaleMin packed = unpack_scale_min(src + 4, b);
     to.own[b][0] = byte(packed.scale);
     to.own[b][1] = byte(packed.min);
-    for (int i = 0; i < 32; ++i) to.codes[b][i] = nibbles[32 * (b / 2) + i] >> 4 * (b % 2) & 15;
-    if (!high_bits) continue;
-    for (int i = 0; i < 32; ++i) to.codes[b][i] |= byte((high_bits[i] >> b & 1) << 4);
   }
-}
-void read_q4_k(const uint8_t* src, RawGroup& to) { read_k_nibbles(src, src + 16, nullptr, to); }
-void read_q5_k(const uint8_t* src, RawGroup& to) { read_k_nibbles(src, src + 48, src + 16, to); }
-void read_q6_k(const uint8_t* src, RawGroup& to) {
-  std::memcpy(to.head, src + 208, 2);
-  for (int b = 0; b < 8; ++b) {
-    std::memcpy(to.own[b], src + 192 + 2 * b, 2);
-    const int half = b / 4, quarter = b % 4;
-    const uint8_t *low = src + 64 * half + 32 * (quarter & 1), *high = src + 128 + 32 * half;
-    for (int i = 0; i < 32; ++i) {
-      to.codes[b][i] = byte((low[i] >> 4 * (quarter / 2) & 15) | (high[i] >> 2 * quarter & 3) << 4);
+  for (int b = 0; b < 8; b += 2) {
+    for (int i = 0; i < 32; i += 16) {
+      const auto pairs = load16<Bytes16>(nibbles + 16 * b + i);
+      store16(pairs & 15, to.codes[b] + i);
+      store16(pairs >> 4, to.codes[b + 1] + i);
     }
   }
+}
+void read_q4_k(const uint8_t* src, RawGroup& to) { read_k_nibbles(src, src + 16, to); }
+void read_q5_k(const uint8_t* src, RawGroup& to) {
+  read_k_nibbles(src, src + 48, to);
+  unrolled<8>([&]<int b>() { add_bits<b, 1, 4>(src + 16, to.codes[b]); });  // bit b of byte i: element i of block b
+}
+void read_q6_k(const uint8_t* src, RawGroup& to) {
+  std::memcpy(to.head, src + 208, 2);
+  std::memset(to.codes, 0, sizeof to.codes);
+  unrolled<8>([&]<int b>() {
+    constexpr int half = b / 4, quarter = b % 4;
+    std::memcpy(to.own[b], src + 192 + 2 * b, 2);
+    add_bits<4 * (quarter / 2), 15, 0>(src + 64 * half + 32 * (quarter & 1), to.codes[b]);
+    add_bits<2 * quarter, 3, 4>(src + 128 + 32 * half, to.codes[b]);
+  });
 }
 void read_iq4_xs(const uint8_t* src, RawGroup& to) {
   std::memcpy(to.head, src, 2);
@@ -146,71 +168,109 @@ Reader reader_of(Strip form) {
   return kReaders[static_cast<int>(form)];
 }
 
-/// Puts n_vec vectors' bytes of one row (4 each) into a plane.
-void put_row(const uint8_t* bytes, int n_vec, int r, uint8_t* plane) {
-  for (int p = 0; p < n_vec; ++p) std::memcpy(plane + 64 * p + 4 * r, bytes + 4 * p, 4);
+/// Planes of a block of 16 rows from its codes, 8 vectors. Each is written by one column of 16 bytes at a time.
+void put_nibbles(const uint8_t* codes, uint8_t* plane) {
+  for (int at = 0; at < 256; at += 16) {
+    store16((load16<Bytes16>(codes + at) & 15) | load16<Bytes16>(codes + 256 + at) << 4, plane + at);
+  }
 }
 
-/// Four codes, one a byte.
-uint32_t four_codes(const uint8_t* codes) {
-  uint32_t four;
-  std::memcpy(&four, codes, 4);
-  return four;
+/// Bits `from`, from+1 -> the 2-bit plane.
+template <int from>
+void put_bit_pairs(const uint8_t* codes, uint8_t* plane) {
+  for (int at = 0; at < 128; at += 16) {
+    const uint8_t* vector = codes + 256 * (at / 64) + at % 64;
+    Bytes16 bits{};
+    unrolled<4>([&]<int j>() { bits |= (load16<Bytes16>(vector + 64 * j) >> from & 3) << 2 * j; });
+    store16(bits, plane + at);
+  }
 }
 
-/// Bits `from`, from+1 of 32 codes -> the 2-bit plane.
-void put_bit_pairs(const uint8_t* codes, int from, int r, uint8_t* plane) {
-  uint32_t words[2] = {};
-  for (int j = 0; j < 8; ++j) words[j / 4] |= (four_codes(codes + 4 * j) >> from & 0x03030303u) << 2 * (j % 4);
-  uint8_t bytes[8];
-  std::memcpy(bytes, words, 8);
-  put_row(bytes, 2, r, plane);
+/// Bit `from` -> the 1-bit plane.
+template <int from>
+void put_single_bits(const uint8_t* codes, uint8_t* plane) {
+  for (int at = 0; at < 64; at += 16) {
+    Bytes16 bits{};
+    unrolled<8>([&]<int j>() { bits |= (load16<Bytes16>(codes + 64 * j + at) >> from & 1) << j; });
+    store16(bits, plane + at);
+  }
 }
 
-void put_nibbles(const uint8_t* codes, int r, uint8_t* plane) {
-  uint8_t bytes[16];
-  for (int i = 0; i < 16; ++i) bytes[i] = byte((codes[i] & 15) | codes[16 + i] << 4);
-  put_row(bytes, 4, r, plane);
-}
-
-/// Bit `from` of 32 codes -> the 1-bit plane.
-void put_single_bits(const uint8_t* codes, int from, int r, uint8_t* plane) {
-  uint32_t word = 0;
-  for (int j = 0; j < 8; ++j) word |= (four_codes(codes + 4 * j) >> from & 0x01010101u) << j;
-  uint8_t bytes[4];
-  std::memcpy(bytes, &word, 4);
-  put_row(bytes, 1, r, plane);
-}
-
-/// Writes one row's group into its lanes of a strip.
-void put_group(const RawGroup& group, const Planes& planes, const StripShape& shape, int r, uint8_t* strip) {
-  for (int p = 0; p < planes.head_planes; ++p) std::memcpy(strip + kHalfBytes * p + 2 * r, group.head + 2 * p, 2);
+/// Writes a group of 16 rows into a strip.
+void put_group(const RawGroup* rows, const Planes& planes, const StripShape& shape, uint8_t* strip) {
+  for (int p = 0; p < planes.head_planes; ++p) {
+    for (int r = 0; r < kLanes; ++r) std::memcpy(strip + kHalfBytes * p + 2 * r, rows[r].head + 2 * p, 2);
+  }
   uint8_t* block = strip + shape.head_bytes;
   for (int b = 0; b < shape.group_blocks; ++b, block += shape.block_bytes) {
     const int own_bytes = planes.own_bytes, plane_bytes = kLanes * own_bytes;
     for (int p = 0; p < planes.own_planes; ++p) {
-      std::memcpy(block + plane_bytes * p + own_bytes * r, group.own[b] + own_bytes * p,
-                  static_cast<size_t>(own_bytes));
+      for (int r = 0; r < kLanes; ++r) {
+        uint8_t* to = block + plane_bytes * p + own_bytes * r;
+        const uint8_t* from = rows[r].own[b] + own_bytes * p;
+        if (own_bytes == 2) {
+          std::memcpy(to, from, 2);
+        } else {
+          *to = *from;
+        }
+      }
     }
+    uint8_t codes[kCodeBytes];
+    interleave(rows->codes[b], sizeof(RawGroup), 0, codes);
+    interleave(rows->codes[b] + 16, sizeof(RawGroup), 0, codes + 256);
     uint8_t* high = block + plane_bytes * planes.own_planes;
     uint8_t* low = high + 64 * planes.high_bits;
-    const uint8_t* codes = group.codes[b];
-    if (planes.high_bits == 1) put_single_bits(codes, planes.low_bits, r, high);
-    if (planes.high_bits == 2) put_bit_pairs(codes, planes.low_bits, r, high);
-    if (planes.low_bits == 2) put_bit_pairs(codes, 0, r, low);
-    if (planes.low_bits == 4) put_nibbles(codes, r, low);
+    if (planes.low_bits == 2) put_bit_pairs<0>(codes, low);
+    if (planes.low_bits == 2 && planes.high_bits == 1) put_single_bits<2>(codes, high);
+    if (planes.low_bits == 4) put_nibbles(codes, low);
+    if (planes.low_bits == 4 && planes.high_bits == 1) put_single_bits<4>(codes, high);
+    if (planes.low_bits == 4 && planes.high_bits == 2) put_bit_pairs<4>(codes, high);
   }
 }
 
 /// q4_0 and q8_0: blocks of f16 scale and `n_vec` * 4 bytes of codes; `flip` is XORed into the codes.
-void interleave(const uint8_t* row, int n_vec, uint32_t flip, int64_t n_block, int r, uint8_t* strip) {
-  for (int64_t b = 0; b < n_block; ++b, row += 2 + 4 * n_vec, strip += kHalfBytes + 64 * n_vec) {
-    std::memcpy(strip + 2 * r, row, 2);
-    for (int p = 0; p < n_vec; ++p) {
-      uint32_t four;
-      std::memcpy(&four, row + 2 + 4 * p, 4);
-      four ^= flip;
-      std::memcpy(strip + kHalfBytes + 64 * p + 4 * r, &four, 4);
+template <int n_vec>
+void put_blocks(const uint8_t* rows, int64_t stride, uint32_t flip, int64_t n_block, uint8_t* strip) {
+  for (int64_t b = 0; b < n_block; ++b, rows += 2 + 4 * n_vec, strip += kHalfBytes + 64 * n_vec) {
+    for (int r = 0; r < kLanes; ++r) std::memcpy(strip + 2 * r, rows + r * stride, 2);
+    for (int p = 0; p < n_vec; p += 4) interleave(rows + 2 + 4 * p, stride, flip, strip + kHalfBytes + 64 * p);
+  }
+}
+
+/// Packs all 16 rows of a strip.
+void pack_rows(BlockType type, const uint8_t* rows, int64_t n_in, uint8_t* strip) {
+  const Strip form = *strip_form(type);
+  const StripShape& shape = shape_of(form);
+  const int64_t n_group = n_in / (kBlock * shape.group_blocks), stride = row_bytes(type, n_in);
+  if (form == Strip::q4_0) return put_blocks<4>(rows, stride, 0, n_group, strip);
+  if (form == Strip::q8_0) return put_blocks<8>(rows, stride, 0x80808080u, n_group, strip);
+  const Reader read = reader_of(form);
+  RawGroup group[kLanes];
+  for (int64_t g = 0; g < n_group; ++g, rows += type_info(type).block_bytes) {
+    for (int r = 0; r < kLanes; ++r) read(rows + r * stride, group[r]);
+    put_group(group, kPlanes[static_cast<int>(form)], shape, strip);
+    strip += shape.head_bytes + shape.group_blocks * shape.block_bytes;
+  }
+}
+
+/// Rows of 16-bit elements, eight at a time, or of 32-bit ones, four at a time.
+template <class Vector, int64_t n>
+void pack_elements(const uint8_t* rows, int64_t row_bytes, int64_t n_in, uint8_t* to, int64_t to_row) {
+  constexpr int64_t kSize = 16 / n;
+  for (int64_t i = 0; i < n_in; i += n) {
+    const int64_t columns = std::min(n, n_in - i);
+    for (int64_t r = 0; r < kLanes; r += n) {
+      Vector m[n] = {};
+      for (int64_t k = 0; k < n; ++k) {
+        const uint8_t* from = rows + (r + k) * row_bytes + i * kSize;
+        if (columns == n) {
+          m[k] = load16<Vector>(from);
+        } else {
+          std::memcpy(&m[k], from, static_cast<size_t>(columns * kSize));
+        }
+      }
+      transpose(m);
+      for (int64_t k = 0; k < columns; ++k) store16(m[k], to + (i + k) * to_row + r * kSize);
     }
   }
 }
@@ -256,27 +316,25 @@ int64_t strip_bytes(Strip form, int64_t n_in) {
 }
 
 void pack_strip(BlockType type, const uint8_t* rows, int n_row, int64_t n_in, uint8_t* strip) {
-  const std::optional<Strip> form = strip_form(type);
-  CHECK(form && n_row > 0 && n_row <= kLanes && n_in % type_info(type).block_elems == 0);
-  const StripShape& shape = shape_of(*form);
-  const Planes& planes = kPlanes[static_cast<int>(*form)];
-  const int64_t group_bytes = shape.head_bytes + shape.group_blocks * shape.block_bytes;
-  const int64_t n_group = n_in / (kBlock * shape.group_blocks);
-  if (n_row < kLanes) std::memset(strip, 0, static_cast<size_t>(n_group * group_bytes));
-  for (int r = 0; r < n_row; ++r, rows += row_bytes(type, n_in)) {
-    const uint8_t* src = rows;
-    if (*form == Strip::q4_0) {
-      interleave(src, 4, 0, n_group, r, strip);
-    } else if (*form == Strip::q8_0) {
-      interleave(src, 8, 0x80808080u, n_group, r, strip);
-    } else {
-      RawGroup group;
-      for (int64_t g = 0; g < n_group; ++g, src += type_info(type).block_bytes) {
-        reader_of (*form)(src, group);
-        put_group(group, planes, shape, r, strip + g * group_bytes);
-      }
-    }
+  CHECK(strip_form(type) && n_row > 0 && n_row <= kLanes && n_in % type_info(type).block_elems == 0);
+  if (n_row == kLanes) return pack_rows(type, rows, n_in, strip);
+  const auto bytes = static_cast<size_t>(row_bytes(type, n_in));
+  std::vector<uint8_t> padded(kLanes * bytes);
+  std::memcpy(padded.data(), rows, static_cast<size_t>(n_row) * bytes);
+  pack_rows(type, padded.data(), n_in, strip);
+}
+
+void pack_floats(BlockType type, const uint8_t* rows, int n_row, int64_t n_in, uint8_t* to, int64_t to_row) {
+  const int64_t bytes = row_bytes(type, n_in);
+  std::vector<uint8_t> padded;
+  if (n_row < kLanes) {
+    padded.resize(static_cast<size_t>(kLanes * bytes));
+    std::memcpy(padded.data(), rows, static_cast<size_t>(n_row * bytes));
+    rows = padded.data();
   }
+  CHECK(bytes == 4 * n_in || bytes == 2 * n_in);
+  if (bytes == 4 * n_in) return pack_elements<Words4, 4>(rows, bytes, n_in, to, to_row);
+  pack_elements<Words8, 8>(rows, bytes, n_in, to, to_row);
 }
 
 }  // namespace onebit::cpu

@@ -21,4 +21,7 @@ int64_t strip_bytes(Strip form, int64_t n_in);
 /// zeros.
 void pack_strip(BlockType type, const uint8_t* rows, int n_row, int64_t n_in, uint8_t* strip);
 
+/// The same for f32, f16 and bf16: element (r, i) goes to to + i * to_row + r * its size; `to_row` is in bytes.
+void pack_floats(BlockType type, const uint8_t* rows, int n_row, int64_t n_in, uint8_t* to, int64_t to_row);
+
 }  // namespace onebit::cpu

@@ -11,6 +11,10 @@
 namespace onebit::cpu {
 namespace {
 
+// A thread packs runs of strips: long ones, so that it has the pages that it touches first for itself, but enough of
+// them for an even share.
+constexpr int64_t kRunBytes = int64_t{4} << 20, kRunsPerThread = 4;
+
 int64_t padded(int64_t rows) { return (rows + kLanes - 1) / kLanes * kLanes; }
 
 bool is_matrix(const Weight& weight) { return weight.shape.size() > 1; }
@@ -55,14 +59,6 @@ FloatPlace float_place(const LoadedWeight& weight, int64_t row) {
   return {first * weight.n_in + row % kFloatStrip, rows};
 }
 
-/// Spreads one row of floats over its strip.
-template <class T>
-void put_float_row(const LoadedWeight& weight, const uint8_t* src, int64_t row, uint8_t* matrix) {
-  const FloatPlace place = float_place(weight, row);
-  T* to = reinterpret_cast<T*>(matrix) + place.at;
-  for (int64_t i = 0; i < weight.n_in; ++i) std::memcpy(to + i * place.step, src + i * sizeof(T), sizeof(T));
-}
-
 /// Packs the 16 rows of one strip of one expert.
 void pack(const Weight& from, const LoadedWeight& weight, int64_t expert, int64_t strip, uint8_t* memory) {
   const int64_t first = strip * kLanes, bytes = row_bytes(weight.type, weight.n_in);
@@ -71,11 +67,10 @@ void pack(const Weight& from, const LoadedWeight& weight, int64_t expert, int64_
   uint8_t* matrix = memory + expert * weight.expert_bytes;
   if (weight.form == LoadedWeight::Form::strips) {
     pack_strip(weight.type, rows, n_row, weight.n_in, matrix + strip * weight.strip_bytes);
-    return;
-  }
-  for (int r = 0; r < n_row; ++r) {
-    if (element_bytes(weight.type) == 4) put_float_row<float>(weight, rows + r * bytes, first + r, matrix);
-    if (element_bytes(weight.type) == 2) put_float_row<uint16_t>(weight, rows + r * bytes, first + r, matrix);
+  } else {
+    const FloatPlace place = float_place(weight, first);
+    const int64_t size = element_bytes(weight.type);
+    pack_floats(weight.type, rows, n_row, weight.n_in, matrix + place.at * size, place.step * size);
   }
 }
 
@@ -156,19 +151,31 @@ void WeightStore::load(const Weight& weight) {
   CHECK(static_cast<int64_t>(weight.data.size()) ==
         weight.n_expert() * weight.n_out() * row_bytes(weight.type, weight.n_in()));
   LoadedWeight loaded = shape_of_loaded(weight);
-  if (loaded.form == LoadedWeight::Form::plain) {
-    loaded.memory = Pages(loaded.expert_bytes);
-    decode_row(weight.type, weight.data.data(), loaded.memory.as<float>(), loaded.n_in);
-  } else if (loaded.form != LoadedWeight::Form::file) {
-    loaded.memory = Pages(loaded.n_expert * loaded.expert_bytes);
-    std::atomic<int64_t> next{0};
-    pool_.run([&](int) {
-      const int64_t n_strip = loaded.n_strip(), n = n_strip * loaded.n_expert;
-      for (int64_t i = next++; i < n; i = next++) pack(weight, loaded, i / n_strip, i % n_strip, loaded.memory.data());
-    });
+  if (loaded.form != LoadedWeight::Form::file) {
+    const int64_t bytes = loaded.n_expert * loaded.expert_bytes;
+    if (bytes > SmallBlocks::kMostBytes) loaded.memory = Pages(bytes);
+    uint8_t* memory = bytes > SmallBlocks::kMostBytes ? loaded.memory.data() : small_.take(bytes);
+    if (loaded.form == LoadedWeight::Form::plain) {
+      decode_row(weight.type, weight.data.data(), reinterpret_cast<float*>(memory), loaded.n_in);
+    } else {
+      pack_all(weight, loaded, memory);
+    }
+    loaded.data = memory;
   }
-  if (loaded.form != LoadedWeight::Form::file) loaded.data = loaded.memory.data();
   loaded_.insert_or_assign(&weight, std::move(loaded));
+}
+
+void WeightStore::pack_all(const Weight& weight, const LoadedWeight& loaded, uint8_t* memory) {
+  const int64_t n_strip = loaded.n_strip(), n = n_strip * loaded.n_expert;
+  const int64_t large = kRunBytes / (kFloatStrip / kLanes * loaded.strip_bytes);
+  const int64_t fair = n / (kFloatStrip / kLanes * kRunsPerThread * pool_.size());
+  const int64_t run = std::max<int64_t>(std::min(large, fair), 1) * (kFloatStrip / kLanes);
+  std::atomic<int64_t> next{0};
+  pool_.run([&](int) {
+    for (int64_t begin = next.fetch_add(run); begin < n; begin = next.fetch_add(run)) {
+      for (int64_t i = begin; i < std::min(begin + run, n); ++i) pack(weight, loaded, i / n_strip, i % n_strip, memory);
+    }
+  });
 }
 
 const LoadedWeight& WeightStore::get(const Weight& weight) const {

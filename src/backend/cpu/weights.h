@@ -28,7 +28,7 @@ struct LoadedWeight {
   int64_t strip_bytes = 0;   // of a strip of 16 rows (also within a wider float strip)
   int64_t expert_bytes = 0;  // from one expert's matrix to the next
   const uint8_t* data = nullptr;
-  Pages memory;  // empty when in place
+  Pages memory;  // of large ones; small ones share the store's, and some are in place
 
   int64_t n_strip() const { return (n_out + kLanes - 1) / kLanes; }
 };
@@ -38,7 +38,7 @@ void gather_row(const Kernels& kernels, const LoadedWeight& weight, int64_t row,
 
 class WeightStore {
  public:
-  WeightStore(const Kernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
+  WeightStore(const Kernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool), small_(pool) {}
 
   void load(const Weight& weight);
   /// The weight must have been loaded.
@@ -48,8 +48,11 @@ class WeightStore {
   const float* plain(const Weight& weight, bool transposed = false);
 
  private:
+  void pack_all(const Weight& weight, const LoadedWeight& loaded, uint8_t* memory);
+
   const Kernels& kernels_;
   ThreadPool& pool_;
+  SmallBlocks small_;
   std::map<const Weight*, LoadedWeight> loaded_;
 };
 
