@@ -2,9 +2,9 @@
 // others so that a busy moment does not fall on one of them alone.
 #include <algorithm>
 #include <charconv>
-#include <thread>
 
 #include "base/error.h"
+#include "base/process_limits.h"
 #include "cli/answer.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
@@ -188,8 +188,7 @@ int cmd_bench(Options options) {
   const Sizes sizes = read_sizes(options);
   EngineSetup setup = set_up_engine(options);
   fit_context(sizes, setup.engine);
-  const int n_threads = setup.engine.backend.n_threads > 0 ? setup.engine.backend.n_threads
-                                                           : std::max(1u, std::thread::hardware_concurrency());
+  const int given = setup.engine.backend.n_threads, n_threads = given > 0 ? given : usable_cores();
   const std::unique_ptr<Engine> engine = load_engine(setup, "bench", signals);
   const Peaks peaks = engine->measure_peaks();
   BenchTarget target{*engine, engine->model_plan()};
