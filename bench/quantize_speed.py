@@ -4,7 +4,7 @@
 usage: bench/quantize_speed.py SOURCE.gguf --peer "llama-quantize" [--binary build/1bit] [--threads 2] [--reps 5] [--imatrix FILE]
                                [--types q4_0,q4_1,q8_0,q4_k_m,q5_k_m,q6_k] [--work DIR] [--csv FILE]
   SOURCE.gguf   f16 or bf16; read once before, so that it is in the page cache
-  --imatrix     also each type with this importance matrix (of `1bit imatrix`)
+  --imatrix     with this importance matrix (of `1bit imatrix`)
 
 Each repetition runs every engine once, one after the other. Wall time of the whole process, until the file has its name; processor
 time of all threads beside it. Prints a Markdown table of medians; the CSV (appended to) has one line for each run.
@@ -54,6 +54,15 @@ def per_gigabyte(rows, engine, field):
     return statistics.median(row[field] / row["source_gb"] for row in rows if row["engine"] == engine)
 
 
+def append(path, rows):
+    new = not os.path.exists(path)
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("source")
@@ -69,23 +78,15 @@ def main():
     with open(args.source, "rb") as file:
         while file.read(1 << 24):
             pass
-    everything = []
     print("| type | imatrix | 1bit, s/GB | llama.cpp, s/GB | ratio | processor: 1bit | llama.cpp |")
     print("|---|---|---|---|---|---|---|")
     for kind in args.types.split(","):
-        for imatrix in [None] + ([args.imatrix] if args.imatrix and kind != "q8_0" else []):
-            rows = list(measure(args, kind, imatrix))
-            everything += rows
-            a, b = (per_gigabyte(rows, engine, "wall_s") for engine in ("1bit", "llama.cpp"))
-            c, d = (per_gigabyte(rows, engine, "cpu_s") for engine in ("1bit", "llama.cpp"))
-            print(f"| {kind} | {rows[0]['imatrix']} | {a:.2f} | {b:.2f} | {a / b:.2f} | {c:.2f} | {d:.2f} |", flush=True)
-    if args.csv:
-        new = not os.path.exists(args.csv)
-        with open(args.csv, "a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if new:
-                writer.writeheader()
-            writer.writerows(everything)
+        rows = list(measure(args, kind, args.imatrix))
+        a, b = (per_gigabyte(rows, engine, "wall_s") for engine in ("1bit", "llama.cpp"))
+        c, d = (per_gigabyte(rows, engine, "cpu_s") for engine in ("1bit", "llama.cpp"))
+        print(f"| {kind} | {rows[0]['imatrix']} | {a:.2f} | {b:.2f} | {a / b:.2f} | {c:.2f} | {d:.2f} |", flush=True)
+        if args.csv:
+            append(args.csv, rows)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 #include "gguf/keys.h"
 #include "support/expect_error.h"
 #include "support/full_disk.h"
-#include "support/hf_folder.h"
+#include "support/hf_drafter.h"
 
 namespace onebit {
 namespace {
@@ -366,60 +366,9 @@ TEST_F(Convert, TypesOfTheTensors) {
 class ConvertDrafter : public Convert {
  protected:
   void SetUp() override {
-    config_ = {{"architectures", {"DFlash2DraftModel"}},
-               {"model_type", "qwen3"},
-               {"hidden_size", 64},
-               {"intermediate_size", 96},
-               {"num_hidden_layers", 2},
-               {"num_attention_heads", 2},
-               {"num_key_value_heads", 1},
-               {"head_dim", 32},
-               {"rms_norm_eps", 1e-6},
-               {"max_position_embeddings", 256},
-               {"rope_theta", 1e7},
-               {"is_causal", false},
-               {"vocab_size", 40},
-               {"use_sliding_window", true},
-               {"sliding_window", 16},
-               {"layer_types", {"sliding_attention", "full_attention"}},
-               {"block_size", 4},
-               {"dflash_config",
-                {{"target_layer_ids", {1, 5}},
-                 {"mask_token_id", 39},
-                 {"block_size", 8},
-                 {"conv_kernel_size", 2},
-                 {"conv_group_size", 16},
-                 {"selector_rank", 32},
-                 {"selector_top_k", 4},
-                 {"output_multiplier", 0.5}}}};
-    int seed = 0;
-    const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
-      arrays_[name] = counting_array(shape, seed += 13);
-    };
-    add("fc.weight", {64, 128});
-    add("hidden_norm.weight", {64});
-    add("norm.weight", {64});
-    add("candidate_selector.predecessor_codebook", {40, 32});
-    add("candidate_selector.successor_codebook", {40, 32});
-    add("candidate_selector.hidden_projection.weight", {32, 64});
-    for (const char* layer : {"layers.0.", "layers.1."}) {
-      const std::string p = layer;
-      add(p + "input_layernorm.weight", {64});
-      add(p + "post_attention_layernorm.weight", {64});
-      add(p + "self_attn.q_proj.weight", {64, 64});
-      add(p + "self_attn.k_proj.weight", {32, 64});
-      add(p + "self_attn.v_proj.weight", {32, 64});
-      add(p + "self_attn.o_proj.weight", {64, 64});
-      add(p + "self_attn.q_norm.weight", {32});
-      add(p + "self_attn.k_norm.weight", {32});
-      add(p + "mlp.gate_proj.weight", {96, 64});
-      add(p + "mlp.up_proj.weight", {96, 64});
-      add(p + "mlp.down_proj.weight", {64, 96});
-      add(p + "attention_conv.base_kernel", {2, 2, 64});
-      add(p + "attention_conv.kernel_projection.weight", {16, 64});
-      add(p + "mlp_conv.base_kernel", {2, 2, 64});
-      add(p + "mlp_conv.kernel_projection.weight", {16, 64});
-    }
+    test::HfDrafter drafter = test::hf_drafter();
+    config_ = std::move(drafter.config);
+    arrays_ = std::move(drafter.arrays);
   }
 };
 
@@ -464,6 +413,25 @@ TEST_F(ConvertDrafter, VersionOneHasNoSelector) {
   const GgufFile file = run();
   EXPECT_FALSE(file.has(keys::kDflashSelectorRank));
   EXPECT_EQ(file.require<uint32_t>(keys::kDflashBlockSize), 4u);  // from the top level
+}
+
+TEST_F(ConvertDrafter, NeighbouringRotaryPairsBecomeHalves) {
+  config_["rope_is_neox_style"] = false;
+  const GgufFile file = run();
+  const auto from = [](size_t r) { return r / 32 * 32 + r % 32 % 16 * 2 + r % 32 / 16; };
+  const std::string block = "layers.1.self_attn.";
+  EXPECT_EQ(values(file, "blk.1.attn_q.weight"), reordered(source(block + "q_proj.weight"), 64, from));
+  EXPECT_EQ(values(file, "blk.1.attn_k.weight"), reordered(source(block + "k_proj.weight"), 64, from));
+  EXPECT_EQ(values(file, "blk.1.attn_q_norm.weight"), reordered(source(block + "q_norm.weight"), 1, from));
+  EXPECT_EQ(values(file, "blk.1.attn_k_norm.weight"), reordered(source(block + "k_norm.weight"), 1, from));
+  EXPECT_EQ(values(file, "blk.1.attn_v.weight"), source(block + "v_proj.weight"));
+}
+
+TEST_F(ConvertDrafter, AnUnusedEmbeddingStaysBehind) {
+  arrays_["embed_tokens.weight"] = counting_array({40, 64}, 3);
+  EXPECT_NE(run().find("token_embd.weight"), nullptr);
+  config_["has_embed_tokens"] = false;
+  EXPECT_EQ(run().find("token_embd.weight"), nullptr);
 }
 
 TEST_F(ConvertDrafter, MissingFieldsAreNamed) {

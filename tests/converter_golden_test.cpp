@@ -2,10 +2,8 @@
 // tests/golden/tiny/llama_converter.json lists them; README.md there tells how it was made.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
 #include "convert/labels.h"
+#include "support/hf_drafter.h"
 #include "support/measure_rig.h"
 
 namespace onebit {
@@ -32,6 +30,8 @@ void expect_key(const GgufFile& file, const std::string& key, const nlohmann::js
     EXPECT_EQ(file.require<bool>(key), value.get<bool>()) << key;
   } else if (value.is_number_float()) {
     EXPECT_EQ(file.require<float>(key), static_cast<float>(value.get<double>())) << key;
+  } else if (value.is_array() && value.at(0).is_boolean()) {
+    EXPECT_EQ(file.require<std::vector<bool>>(key), value.get<std::vector<bool>>()) << key;
   } else if (value.is_array()) {
     EXPECT_EQ(file.require<std::vector<int32_t>>(key), value.get<std::vector<int32_t>>()) << key;
   } else {
@@ -39,30 +39,50 @@ void expect_key(const GgufFile& file, const std::string& key, const nlohmann::js
   }
 }
 
-TEST(ConverterGolden, FilesAreThoseOfLlamaCpp) {
-  std::ifstream in(ONEBIT_SOURCE_DIR "/tests/golden/tiny/llama_converter.json");
-  const nlohmann::json golden = nlohmann::json::parse(in);
-  ASSERT_EQ(golden.size(), 6u);
-  for (const auto& [name, expected] : golden.items()) {
-    test::TempDir dir;
-    ConvertOptions options;
-    options.in = ONEBIT_SOURCE_DIR "/tests/golden/tiny/" + name;
-    options.out = dir.file("out.gguf");
-    convert(options);
-    const GgufFile file = GgufFile::open(options.out);
-    EXPECT_EQ(file.tensors().size(), expected["tensors"].size()) << name;
-    for (const auto& [tensor, text] : expected["tensors"].items()) {
-      const TensorInfo* ours = file.find(tensor);
-      ASSERT_NE(ours, nullptr) << name << " " << tensor;
-      std::string found = describe(*ours), wanted = text.get<std::string>();
-      if (tensor == "rope_freqs.weight") {  // that one is computed: the last bit of a power differs
-        found.resize(found.rfind(' '));
-        wanted.resize(wanted.rfind(' '));
-      }
-      EXPECT_EQ(found, wanted) << name << " " << tensor;
+/// Converts the folder and compares with what the other converter made of it.
+void expect_same(const std::string& folder, const nlohmann::json& expected) {
+  test::TempDir dir;
+  ConvertOptions options;
+  options.in = folder;
+  options.out = dir.file("out.gguf");
+  convert(options);
+  const GgufFile file = GgufFile::open(options.out);
+  EXPECT_EQ(file.tensors().size(), expected["tensors"].size()) << folder;
+  for (const auto& [tensor, text] : expected["tensors"].items()) {
+    const TensorInfo* ours = file.find(tensor);
+    ASSERT_NE(ours, nullptr) << folder << " " << tensor;
+    std::string found = describe(*ours), wanted = text.get<std::string>();
+    if (tensor == "rope_freqs.weight") {  // that one is computed: the last bit of a power differs
+      found.resize(found.rfind(' '));
+      wanted.resize(wanted.rfind(' '));
     }
-    for (const auto& [key, value] : expected["keys"].items()) expect_key(file, key, value);
+    EXPECT_EQ(found, wanted) << folder << " " << tensor;
   }
+  for (const auto& [key, value] : expected["keys"].items()) expect_key(file, key, value);
+}
+
+nlohmann::json golden(const char* name) {
+  return test::read_json(std::string(ONEBIT_SOURCE_DIR "/tests/golden/tiny/") + name);
+}
+
+TEST(ConverterGolden, FilesAreThoseOfLlamaCpp) {
+  const nlohmann::json all = golden("llama_converter.json");
+  ASSERT_EQ(all.size(), 6u);
+  for (const auto& [name, expected] : all.items()) {
+    expect_same(ONEBIT_SOURCE_DIR "/tests/golden/tiny/" + name, expected);
+  }
+}
+
+TEST(ConverterGolden, ADraftersFileIsThatOfLlamaCpp) {
+  test::TempDir dir;
+  const test::HfDrafter drafter = test::hf_drafter_v1();
+  const std::string folder = dir.file("checkpoint");
+  std::filesystem::create_directory(folder);
+  test::write_json(folder + "/config.json", drafter.config);
+  test::write_safetensors(folder + "/model.safetensors", drafter.arrays);
+  const nlohmann::json expected = golden("llama_converter_drafter.json");
+  ASSERT_EQ(expected["tensors"].size(), drafter.arrays.size());
+  expect_same(folder, expected);
 }
 
 TEST(Labels, TitlesAndSizes) {

@@ -133,13 +133,13 @@ void write_drafter(const HfModel& model, GgufWriter& writer) {
   for (const auto& [field, key] : counts) {
     if (fields.has(field)) writer.add(key, u32(fields.count(field)));
   }
-  const std::pair<const char*, const char*> numbers[] = {
-      {"output_multiplier", keys::kDflashLogitScale},
-      {"final_logit_softcapping", keys::kDflashFinalLogitSoftcapping},
-      {"input_embedding_scale", keys::kDflashEmbeddingScale}};
+  const std::pair<const char*, const char*> numbers[] = {{"output_multiplier", keys::kDflashLogitScale},
+                                                         {"input_embedding_scale", keys::kDflashEmbeddingScale}};
   for (const auto& [field, key] : numbers) {
     if (const auto value = fields.number(field)) writer.add(key, static_cast<float>(*value));
   }
+  const auto softcap = fields.number("final_logit_softcapping");
+  if (softcap && *softcap > 0) writer.add(keys::kDflashFinalLogitSoftcapping, static_cast<float>(*softcap));
   const auto causal = fields.has("causal") ? fields.flag("causal") : fields.flag("is_causal");
   if (causal) writer.add(keys::attention_causal(model.architecture), *causal);
   write_window(model, fields, writer);

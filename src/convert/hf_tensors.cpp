@@ -146,6 +146,7 @@ class Planner {
   }
 
   bool place_global(const HfTensor& tensor, std::string_view name) {
+    if (model_.drafter() && name == "embed_tokens.weight" && !flag("has_embed_tokens")) return true;
     const char* gguf = look_up(kGlobals, name);
     if (!gguf && model_.drafter()) gguf = look_up(kDrafterGlobals, name);
     if (gguf) add(kGlobal, gguf, as_is(tensor));
@@ -169,6 +170,7 @@ class Planner {
 
   bool place_in_block(const HfTensor& tensor, int64_t block, std::string_view name) {
     if (model_.architecture == "llama" && place_llama_attention(tensor, block, name)) return true;
+    if (model_.drafter() && !flag("rope_is_neox_style") && place_interleaved_attention(tensor, block, name)) return true;
     const char* gguf = look_up(kBlock, name);
     if (!gguf) gguf = model_.hybrid() ? look_up(kHybridNorm, name) : look_up(kPlainNorm, name);
     if (!gguf && model_.moe()) gguf = look_up(kMixture, name);
@@ -183,6 +185,9 @@ class Planner {
     return model_.architecture == "qwen3next" ? place_fused_delta_net(tensor, block, name)
                                               : place_delta_net(tensor, block, name);
   }
+
+  /// A field of the config that is true unless it says otherwise.
+  bool flag(const char* field) const { return model_.config.flag(field).value_or(true); }
 
   // --- outputs ------------------------------------------------------------------------------------------------------
 
@@ -239,6 +244,26 @@ class Planner {
       return RowOrigin{&tensor, row - in_head + in_head % 2 * (d / 2) + in_head / 2};
     };
     add(block, query ? keys::kAttnQ : keys::kAttnK, std::move(output));
+    return true;
+  }
+
+  /// Drafters whose rotary pairs are neighbours in the checkpoint; they are halves of a head in the file.
+  bool place_interleaved_attention(const HfTensor& tensor, int64_t block, std::string_view name) {
+    const bool query = name == "self_attn.q_proj.weight", key = name == "self_attn.k_proj.weight";
+    const bool query_norm = name == "self_attn.q_norm.weight", key_norm = name == "self_attn.k_norm.weight";
+    if (!query && !key && !query_norm && !key_norm) return false;
+    const int64_t d = model_.d_head, n_head = query ? model_.n_head : model_.n_head_kv;
+    const auto source = [d](int64_t i) { return i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1; };
+    HfOutput output = as_is(tensor);
+    if (query || key) {
+      expect_shape(tensor, {n_head * d, model_.n_embd});
+      output.row = [&tensor, d, source](int64_t row) { return RowOrigin{&tensor, row - row % d + source(row % d)}; };
+      add(block, query ? keys::kAttnQ : keys::kAttnK, std::move(output));
+    } else {
+      expect_shape(tensor, {d});
+      for (int64_t i = 0; i < d; ++i) output.columns.push_back(static_cast<int32_t>(source(i)));
+      add(block, query_norm ? keys::kAttnQNorm : keys::kAttnKNorm, std::move(output));
+    }
     return true;
   }
 
