@@ -2,13 +2,13 @@
 """What drafting gains: no drafter, lengths chosen by the engine, and every fixed length, in turns on two running servers.
 
 usage: bench/speculation.py [--binary build/1bit] [-m models/demo-H32.gguf] [--dflash models/demo-dflash2.gguf]
-                            [--prompts FILE.json,...] [--only NAME,...] [--temperatures 0,0.7,1]
+                            [--prompts FILE.json,...] [--only NAME or KIND,...] [--temperatures 0,0.7,1]
                             [--fixed 1,2,3,5,7,11,15] [--gen 256] [--reps 5] [--csv FILE] [--port 8731] [-- FLAGS ...]
        bench/speculation.py --table FILE ...
 
 Each repetition asks for every prompt at every temperature in every mode, one request at a time; which mode comes first changes from
 prompt to prompt and with each repetition. "plain" is a server without a drafter, the other modes share one with it; prompts are never reused. --csv
-appends, so that a long measurement can be made in pieces. The table gives times of plain over times of the mode, prompt included: medians over repetitions, summed over prompts. Sampled
+goes on with a file's repetitions, so that a long measurement can be made in pieces, and prints the table of all of it. The table gives times of plain over times of the mode, prompt included: medians over repetitions, summed over prompts. Sampled
 texts have one seed, so all repetitions and modes write the same.
 """
 import argparse
@@ -94,13 +94,14 @@ def run(args):
         with open(path) as file:
             prompts += json.load(file)
     if args.only:
-        prompts = [p for p in prompts if p["name"] in args.only.split(",")]
+        prompts = [p for p in prompts if {p["name"], p["kind"]} & set(args.only.split(","))]
     modes = ["plain", "adaptive", *(args.fixed.split(",") if args.fixed else [])]
     plain = Server(args.binary, args.port, ["-m", args.model, *args.flags])
     drafting = Server(args.binary, args.port + 1, ["-m", args.model, "--dflash", args.dflash, *args.flags])
-    rows, server = [], None
+    rows = read(args.csv) if args.csv and os.path.exists(args.csv) else []
+    done, server = max((int(r["rep"]) for r in rows), default=-1) + 1, None
     try:
-        for rep in range(-1, args.reps):
+        for rep in [-1, *range(done, done + args.reps)]:
             first = len(rows)
             for i, prompt in enumerate(prompts):
                 for temperature in map(float, args.temperatures.split(",")):
@@ -127,6 +128,11 @@ def write(path, rows):
         if new:
             writer.writeheader()
         writer.writerows(rows)
+
+
+def read(path):
+    with open(path) as file:
+        return list(csv.DictReader(file))
 
 
 def table(rows):
@@ -166,7 +172,7 @@ def main():
     parser.add_argument("--dflash", default="models/demo-dflash2.gguf")
     parser.add_argument("--prompts", default="models/bench/prompts.json,models/bench/held-out.json",
                         help='JSON lists of {"name", "kind", "text"}, separated by commas')
-    parser.add_argument("--only", help="names of prompts, separated by commas")
+    parser.add_argument("--only", help="names or kinds of prompts, separated by commas")
     parser.add_argument("--temperatures", default="0,0.7,1")
     parser.add_argument("--fixed", default="1,2,3,5,7,11,15")
     parser.add_argument("--gen", type=int, default=256)
@@ -176,14 +182,7 @@ def main():
     parser.add_argument("--table", nargs="+", help="only print the table of these CSV files")
     parser.add_argument("flags", nargs="*")
     args = parser.parse_args()
-    rows = []
-    if args.table:
-        for path in args.table:
-            with open(path) as file:
-                rows += list(csv.DictReader(file))
-    else:
-        rows = run(args)
-    table(rows)
+    table([row for path in args.table for row in read(path)] if args.table else run(args))
 
 
 if __name__ == "__main__":

@@ -164,6 +164,36 @@ TEST_F(SlotFile, AnswersGoOnWhileItIsWritten) {
   expect_error(ErrorKind::refused, {"slot"}, [&] { restored.get(); });
 }
 
+TEST_F(SlotFile, AnswersGoOnWhileItIsRead) {
+  const EngineOptions o = options(models_, 2);
+  // The file stands for a disk that gives nothing before somebody opens the pipe's other end.
+  const std::string disk = folder_.file("pipe");
+  ASSERT_EQ(::mkfifo(disk.c_str(), 0600), 0);
+  Loop loop(o);
+  auto restored = loop.scheduler.act_on_slot(0, SlotAction::restore, disk);
+  loop.scheduler.step();
+  EXPECT_EQ(loop.ask(chat(turn(2, 60)))->ids.size(), 20u);
+  EXPECT_EQ(restored.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  { const std::ofstream writer(disk); }
+  while (restored.wait_for(std::chrono::seconds(0)) != std::future_status::ready) loop.scheduler.step();
+  expect_error(ErrorKind::refused, {"pipe", "not a file"}, [&] { restored.get(); });
+}
+
+TEST_F(SlotFile, TasksOfASlotKeepTheirOrder) {
+  const EngineOptions o = options(models_, 2);
+  const Ids ids = saved(o);
+  Loop loop(o);
+  std::vector<std::future<SlotFileReport>> reports;
+  for (const SlotAction action : {SlotAction::restore, SlotAction::save, SlotAction::erase, SlotAction::restore}) {
+    reports.push_back(loop.scheduler.act_on_slot(0, action, file()));
+  }
+  for (auto& report : reports) {
+    while (report.wait_for(std::chrono::seconds(0)) != std::future_status::ready) loop.scheduler.step();
+    EXPECT_EQ(report.get().n_tokens, static_cast<int64_t>(ids.size()) - 1);
+  }
+  EXPECT_EQ(loop.ask(chat(ids))->statistics.cache_n, static_cast<int64_t>(ids.size()) - 1);
+}
+
 TEST_F(SlotFile, OfSomethingElseIsRefused) {
   const EngineOptions o = options(models_, 2);
   saved(o);

@@ -40,8 +40,8 @@ class HandRun {
          std::vector<int32_t>(generation_->prompt_left().begin(), generation_->prompt_left().end())) {
       step({&token, 1});
       session_.keep({&token, 1});
-      speculator_.tap_answer(session_);
-      speculator_.encode();
+      speculator_.feed().tap_answer(session_);
+      speculator_.feed().encode();
       generation_->prompt_advanced(1);
     }
     generation_->take(speculator_.sample(*generation_, 0));
@@ -56,14 +56,14 @@ class HandRun {
     tokens.insert(tokens.end(), drafts.begin(), drafts.end());
     step(tokens);
     speculator_.accept(*generation_, 0);
-    speculator_.tap_answer(session_);
-    speculator_.encode();
+    speculator_.feed().tap_answer(session_);
+    speculator_.feed().encode();
   }
 
   /// The drafter's view: what it proposes behind the anchor, with all scores.
   std::vector<float> propose() {
-    speculator_.settle(session_);
-    speculator_.encode();
+    speculator_.feed().settle(session_);
+    speculator_.feed().encode();
     const auto n = static_cast<int32_t>(engine_.drafter()->config().block_size);
     std::vector<int32_t> tokens(static_cast<size_t>(n), engine_.drafter()->config().mask_token), outputs;
     tokens[0] = generation_->anchor();
@@ -93,7 +93,7 @@ class HandRun {
     const Sequence rows = session_.rows(0, n, n > 1 ? Phase::verify : Phase::decode);
     std::vector<int32_t> outputs(tokens.size()), taps;
     std::iota(outputs.begin(), outputs.end(), 0);
-    speculator_.place_taps(session_, rows, taps);
+    speculator_.feed().place_taps(session_, rows, taps);
     engine_.run_target({.tokens = tokens, .sequences = {&rows, 1}, .outputs = outputs, .tap_rows = taps});
   }
 

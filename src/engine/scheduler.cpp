@@ -4,8 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <future>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -25,14 +23,6 @@ struct Queued {
   std::shared_ptr<Listener> listener;
 };
 
-/// Something to do with an idle slot.
-struct SlotTask {
-  int32_t slot = 0;
-  SlotAction action = SlotAction::erase;
-  std::string path;
-  std::promise<SlotFileReport> promise;
-};
-
 struct Slot {
   std::unique_ptr<Session> session;
   std::unique_ptr<Generation> generation;  // null: idle
@@ -48,16 +38,17 @@ struct Start {
   PrefixCache::Found found;  // entry null: the slot's own state
 };
 
-struct Scheduler::Impl {
+struct Scheduler::Impl : SlotKeeper {
   explicit Impl(Engine& e);
 
+  bool idle(int32_t slot) const override;
+  SlotSnapshot copy(int32_t slot) override;
+  SlotFileReport adopt(int32_t slot, const SlotSnapshot& snapshot) override;
+  SlotFileReport erase(int32_t slot) override;
+  SlotSnapshot load(const std::string& path) const override { return load_slot_file(path, engine); }
+  void wake() override;
+
   bool step();
-  std::optional<SlotTask> next_slot_task();
-  void run_slot_tasks();
-  void run(SlotTask& task);
-  void save(SlotTask& task);
-  void set_file_busy(bool busy);
-  void wake();
   void admit();
   Start pick_start(const Request& request);
   void start(const Start& from, Queued queued);
@@ -101,14 +92,12 @@ struct Scheduler::Impl {
   std::condition_variable changed;
   std::deque<Queued> queue;
   std::vector<RequestId> cancels;
-  std::deque<SlotTask> tasks;
   std::vector<SlotStatus> status;
   PrefixCacheStatus cache_status;
   RequestId next_id = 1;
   bool woken = false;
 
-  bool file_busy = false;     // a slot's file is being written
-  std::future<void> writing;  // writes it; last, so that it has ended before anything else goes
+  SlotTasks tasks{*this};  // last: its thread has ended before anything else goes
 };
 
 Scheduler::Impl::Impl(Engine& e)
@@ -138,7 +127,7 @@ Scheduler::Impl::Impl(Engine& e)
 
 bool Scheduler::Impl::step() {
   apply_cancels();
-  run_slot_tasks();
+  tasks.run();
   admit();
   try {
     draft();
@@ -178,71 +167,23 @@ void Scheduler::Impl::apply_cancels() {
   retire();
 }
 
-/// A task whose slot is idle, the oldest first; saving and restoring wait until no file is being written.
-std::optional<SlotTask> Scheduler::Impl::next_slot_task() {
-  const std::lock_guard lock(mutex);
-  for (auto it = tasks.begin(); it != tasks.end(); ++it) {
-    if (slots[static_cast<size_t>(it->slot)].generation) continue;
-    if (file_busy && it->action != SlotAction::erase) continue;
-    SlotTask task = std::move(*it);
-    tasks.erase(it);
-    return task;
-  }
-  return std::nullopt;
+bool Scheduler::Impl::idle(int32_t slot) const { return !slots[static_cast<size_t>(slot)].generation; }
+
+SlotSnapshot Scheduler::Impl::copy(int32_t slot) {
+  return snapshot_slot(engine, *slots[static_cast<size_t>(slot)].session, cache);
 }
 
-void Scheduler::Impl::run_slot_tasks() {
-  while (std::optional<SlotTask> task = next_slot_task()) {
-    try {
-      run(*task);
-    } catch (...) {
-      task->promise.set_exception(std::current_exception());
-    }
-  }
+SlotFileReport Scheduler::Impl::adopt(int32_t slot, const SlotSnapshot& snapshot) {
+  slots[static_cast<size_t>(slot)].last_used = ++clock;
+  return adopt_slot(snapshot, engine, *slots[static_cast<size_t>(slot)].session, cache);
 }
 
-void Scheduler::Impl::run(SlotTask& task) {
-  Slot& slot = slots[static_cast<size_t>(task.slot)];
-  if (task.action == SlotAction::save) {
-    save(task);
-  } else if (task.action == SlotAction::restore) {
-    const SlotFileReport report = read_slot_file(task.path, engine, *slot.session, cache);
-    slot.last_used = ++clock;
-    task.promise.set_value(report);
-  } else {
-    const SlotFileReport report{.n_tokens = slot.session->n_past()};
-    cache.forget(slot.session->tokens());
-    forget(*slot.session);
-    task.promise.set_value(report);
-  }
-}
-
-/// Copies the slot; the disk is another thread's business.
-void Scheduler::Impl::save(SlotTask& task) {
-  auto snapshot =
-      std::make_shared<SlotSnapshot>(snapshot_slot(engine, *slots[static_cast<size_t>(task.slot)].session, cache));
-  const auto saved = std::make_shared<SlotTask>(std::move(task));
-  const auto write = [this, saved, snapshot] {
-    try {
-      saved->promise.set_value(write_slot_file(saved->path, std::move(*snapshot)));
-    } catch (...) {
-      saved->promise.set_exception(std::current_exception());
-    }
-    set_file_busy(false);
-    wake();
-  };
-  set_file_busy(true);
-  try {
-    writing = std::async(std::launch::async, write);
-  } catch (...) {
-    set_file_busy(false);
-    saved->promise.set_exception(std::current_exception());
-  }
-}
-
-void Scheduler::Impl::set_file_busy(bool busy) {
-  const std::lock_guard lock(mutex);
-  file_busy = busy;
+SlotFileReport Scheduler::Impl::erase(int32_t slot) {
+  Session& session = *slots[static_cast<size_t>(slot)].session;
+  const SlotFileReport report{.n_tokens = session.n_past()};
+  cache.forget(session.tokens());
+  forget(session);
+  return report;
 }
 
 void Scheduler::Impl::wake() {
@@ -301,7 +242,7 @@ void Scheduler::Impl::start(const Start& from, Queued queued) {
   slot.generation = std::make_unique<Generation>(queued.id, std::move(queued.request), std::move(queued.listener),
                                                  session, engine.config().n_vocab, engine.options().n_ctx,
                                                  from.n_reused, speculator.new_drafting());
-  speculator.restart(session);
+  speculator.feed().restart(session);
   plan_reading(slot);
 }
 
@@ -377,7 +318,7 @@ void Scheduler::Impl::run_target() {
   taps.clear();
   bool seen = false, prompts = false, logits = false;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (engine.drafter()) speculator.place_taps(members[i]->session(), sequences[i], taps);
+    if (engine.drafter()) speculator.feed().place_taps(members[i]->session(), sequences[i], taps);
     seen = seen || sequences[i].pos + sequences[i].n_tok > members[i]->session().draft_begin();
     prompts = prompts || sequences[i].phase == Phase::prompt;
     logits = logits || members[i]->sampler().needs_logits();
@@ -399,9 +340,9 @@ void Scheduler::Impl::conclude() {
       continue;
     }
     speculator.accept(generation, out_rows[i]);
-    if (engine.drafter()) speculator.tap_answer(generation.session());
+    if (engine.drafter()) speculator.feed().tap_answer(generation.session());
   }
-  speculator.encode();
+  speculator.feed().encode();
   keep_states();
 }
 
@@ -428,7 +369,7 @@ void Scheduler::Impl::keep_states() {
 
 void Scheduler::Impl::conclude_prompt(Generation& generation, const Sequence& rows, int64_t out_row) {
   generation.session().keep(generation.prompt_left().first(static_cast<size_t>(rows.n_tok)));
-  if (engine.drafter()) speculator.tap_prompt(generation.session(), rows);
+  if (engine.drafter()) speculator.feed().tap_prompt(generation.session(), rows);
   generation.prompt_advanced(rows.n_tok);
   if (!generation.reading_prompt()) generation.take(speculator.sample(generation, out_row));
 }
@@ -456,14 +397,14 @@ void Scheduler::Impl::fail_all(const std::string& message) {
 void Scheduler::Impl::forget(Session& session) {
   session.truncate(0);
   engine.clear_slot(session.slot());
-  speculator.restart(session);
+  speculator.feed().restart(session);
 }
 
 /// The drafter's caches get what waits to be fed to them.
 void Scheduler::Impl::settle(Session& session) {
   try {
-    speculator.settle(session);
-    speculator.encode();
+    speculator.feed().settle(session);
+    speculator.feed().encode();
   } catch (const std::exception&) {
     forget(session);  // the device's failure shows at the next step; this state must not be gone on from
   }
@@ -523,11 +464,9 @@ void Scheduler::cancel(RequestId id) {
 std::future<SlotFileReport> Scheduler::act_on_slot(int32_t slot, SlotAction action, std::string path) {
   if (slot < 0 || slot >= impl_->engine.options().n_slots)
     fail(ErrorKind::usage, "slot {}: expected 0 to {}", slot, impl_->engine.options().n_slots - 1);
-  const std::lock_guard lock(impl_->mutex);
-  SlotTask& task = impl_->tasks.emplace_back(SlotTask{slot, action, std::move(path), {}});
-  impl_->woken = true;
-  impl_->changed.notify_all();
-  return task.promise.get_future();
+  std::future<SlotFileReport> report = impl_->tasks.add(slot, action, std::move(path));
+  impl_->wake();
+  return report;
 }
 
 bool Scheduler::step() { return impl_->step(); }
@@ -550,11 +489,7 @@ void Scheduler::cancel_all() {
   }
   impl_->apply_cancels();
   impl_->publish();
-  const std::lock_guard lock(impl_->mutex);
-  for (SlotTask& task : impl_->tasks) {
-    task.promise.set_exception(std::make_exception_ptr(Error(ErrorKind::runtime, "the scheduler has ended")));
-  }
-  impl_->tasks.clear();
+  impl_->tasks.end();
 }
 
 DrafterCheck Scheduler::check_drafter(std::span<const int32_t> prompt, TapShift at) {

@@ -13,7 +13,7 @@
 #include "engine/engine.h"
 #include "engine/prefix_cache.h"
 #include "engine/request.h"
-#include "engine/slot_file.h"
+#include "engine/slot_tasks.h"
 
 namespace onebit {
 
@@ -25,8 +25,6 @@ struct SlotStatus {
   int64_t n_past = 0;     // positions evaluated
   int64_t n_prompt = 0, n_generated = 0;
 };
-
-enum class SlotAction : uint8_t { save, restore, erase };
 
 class Generation;  // one request in a slot (generation.h)
 
@@ -45,7 +43,7 @@ class Scheduler {
   bool step();
   /// Saves a slot's state to a file, restores it from one, or empties the slot and what is kept of it: by the thread
   /// that steps, as soon as the slot is idle. Throws Error(usage) for a slot that isn't there; the future throws what
-  /// write_slot_file() and read_slot_file() throw, or Error(runtime) when the scheduler ends first.
+  /// write_slot_file() and load_slot_file() throw, or Error(runtime) when the scheduler ends first.
   std::future<SlotFileReport> act_on_slot(int32_t slot, SlotAction action, std::string path);
 
   /// Blocks until there is work, `wake()` is called, or `milliseconds` have passed.

@@ -193,20 +193,18 @@ class OldFile {
     read({reinterpret_cast<uint8_t*>(&value), sizeof value});
     return value;
   }
-  /// Reads all that follows the head and comes back to the present place.
-  void check_rest(Head head, const std::vector<int64_t>& parts) {
+  /// All that follows the head, in these pieces. Throws Error(refused) when it isn't what was written.
+  std::vector<std::vector<uint8_t>> rest(Head head, const std::vector<int64_t>& sizes) {
     const uint64_t expected = std::exchange(head.checksum, 0);
-    const long at = std::ftell(file_.get());
     Checksum sum;
-    std::vector<uint8_t> buffer;
-    for (const int64_t part : parts) {
-      buffer.resize(static_cast<size_t>(part));
-      read(buffer);
-      sum.add(buffer);
+    std::vector<std::vector<uint8_t>> parts;
+    for (const int64_t size : sizes) {
+      read(parts.emplace_back(static_cast<size_t>(size)));
+      sum.add(parts.back());
     }
     sum.add(bytes_of(head));
     if (sum.value() != expected) refuse("{}: its content was altered since it was written", name_);
-    std::fseek(file_.get(), at, SEEK_SET);
+    return parts;
   }
 
  private:
@@ -264,43 +262,50 @@ Head read_head(OldFile& file, const Engine& engine) {
                      head.draft_begin <= pages_of(head.n_tokens) * kPageTokens &&
                      head.n_commit <= head.identity.n_tape && head.n_fronts <= head.n_tokens;
   if (!sound) refuse("{}: its head makes no sense", file.name());
-  const std::vector<int64_t> parts = parts_of(head);
   int64_t size = sizeof(Head);
-  for (const int64_t part : parts) size += part;
+  for (const int64_t part : parts_of(head)) size += part;
   if (file.size() != size) refuse("{}: {} bytes, expected {}", file.name(), file.size(), size);
-  file.check_rest(head, parts);
   return head;
 }
 
-std::vector<int32_t> read_tokens(OldFile& file, const Head& head, int64_t n_vocab) {
-  std::vector<int32_t> tokens(static_cast<size_t>(head.n_tokens));
-  file.read({reinterpret_cast<uint8_t*>(tokens.data()), tokens.size() * 4});
+/// The pieces of a snapshot one after another.
+class Parts {
+ public:
+  explicit Parts(const SlotSnapshot& snapshot) : parts_(snapshot.parts) {}
+
+  std::span<const uint8_t> next() { return parts_[at_++]; }
+  template <class T>
+  T next() {
+    T value;
+    std::memcpy(&value, next().data(), sizeof value);
+    return value;
+  }
+  std::vector<int32_t> next_tokens() {
+    const std::span<const uint8_t> bytes = next();
+    std::vector<int32_t> tokens(bytes.size() / 4);
+    std::memcpy(tokens.data(), bytes.data(), bytes.size());
+    return tokens;
+  }
+  void next_pages(StatePool& pool, std::span<const int32_t> pages) {
+    for (const int32_t page : pages) pool.write_page(page, next());
+  }
+
+ private:
+  const std::vector<std::vector<uint8_t>>& parts_;
+  size_t at_ = 0;
+};
+
+void check_tokens(const OldFile& file, const std::vector<int32_t>& tokens, int64_t n_vocab) {
   for (const int32_t id : tokens) {
     if (id < 0 || id >= n_vocab) refuse("{}: token {} is outside the vocabulary of {}", file.name(), id, n_vocab);
   }
-  return tokens;
-}
-
-void read_pages(OldFile& file, StatePool& pool, std::span<const int32_t> pages, int64_t page_bytes) {
-  std::vector<uint8_t> buffer(static_cast<size_t>(page_bytes));
-  for (const int32_t page : pages) {
-    file.read(buffer);
-    pool.write_page(page, buffer);
-  }
-}
-
-void read_state(OldFile& file, Engine& engine, int32_t slot) {
-  std::vector<uint8_t> buffer(static_cast<size_t>(engine.cache_sizes().slot_bytes));
-  file.read(buffer);
-  engine.target_states().write_slot(slot, buffer);
 }
 
 /// The states before the session's end, into the cache as far as it has room; they share the session's pages.
-void read_fronts(OldFile& file, const Head& head, Engine& engine, const Session& session, PrefixCache& cache) {
-  std::vector<uint8_t> state(static_cast<size_t>(engine.cache_sizes().slot_bytes));
+void adopt_fronts(Parts& parts, const Head& head, Engine& engine, const Session& session, PrefixCache& cache) {
   for (uint32_t i = 0; i < head.n_fronts; ++i) {
-    const auto front = file.read<Front>();
-    file.read(state);
+    const auto front = parts.next<Front>();
+    const std::span<const uint8_t> state = parts.next();
     if (front.n_tokens < 1 || front.n_tokens >= head.n_tokens || front.n_commit < 0 ||
         front.n_commit > head.identity.n_tape) {
       continue;
@@ -366,21 +371,33 @@ SlotFileReport write_slot_file(const std::string& path, SlotSnapshot snapshot) {
   return {snapshot.n_tokens, n_bytes, ms_since(snapshot.begin)};
 }
 
-SlotFileReport read_slot_file(const std::string& path, Engine& engine, Session& session, PrefixCache& cache) {
-  const auto begin = std::chrono::steady_clock::now();
+SlotSnapshot load_slot_file(const std::string& path, const Engine& engine) {
+  SlotSnapshot snapshot;
+  snapshot.begin = std::chrono::steady_clock::now();
   OldFile file(path);
   const Head head = read_head(file, engine);
-  const std::vector<int32_t> tokens = read_tokens(file, head, engine.config().n_vocab);
+  snapshot.n_tokens = head.n_tokens;
+  snapshot.parts = file.rest(head, parts_of(head));
+  check_tokens(file, Parts(snapshot).next_tokens(), engine.config().n_vocab);
+  const std::span<const uint8_t> bytes = bytes_of(head);
+  snapshot.parts.emplace(snapshot.parts.begin(), bytes.begin(), bytes.end());
+  return snapshot;
+}
+
+SlotFileReport adopt_slot(const SlotSnapshot& snapshot, Engine& engine, Session& session, PrefixCache& cache) {
+  Parts parts(snapshot);
+  const auto head = parts.next<Head>();
+  const std::vector<int32_t> tokens = parts.next_tokens();
   try {
     const Timeline made = session.make(tokens, head.draft_begin, static_cast<int32_t>(head.n_commit));
-    read_pages(file, engine.target_states(), made.pages, head.identity.page_bytes);
+    parts.next_pages(engine.target_states(), made.pages);
     if (engine.drafter()) {
       const auto n_gone = static_cast<size_t>(head.draft_begin / kPageTokens);
-      read_pages(file, *engine.draft_states(), made.draft_pages.subspan(n_gone), head.identity.draft_page_bytes);
+      parts.next_pages(*engine.draft_states(), made.draft_pages.subspan(n_gone));
     }
     if (engine.recurrent()) {
-      read_state(file, engine, session.slot());
-      read_fronts(file, head, engine, session, cache);
+      engine.target_states().write_slot(session.slot(), parts.next());
+      adopt_fronts(parts, head, engine, session, cache);
     }
   } catch (...) {
     session.truncate(0);
@@ -388,7 +405,9 @@ SlotFileReport read_slot_file(const std::string& path, Engine& engine, Session& 
     throw;
   }
   cache.save(session);
-  return {head.n_tokens, file.size(), ms_since(begin)};
+  int64_t n_bytes = 0;
+  for (const std::vector<uint8_t>& part : snapshot.parts) n_bytes += static_cast<int64_t>(part.size());
+  return {head.n_tokens, n_bytes, ms_since(snapshot.begin)};
 }
 
 }  // namespace onebit

@@ -18,7 +18,8 @@ struct SlotFileReport {
   double ms = 0;
 };
 
-/// All that a slot's file holds, copied at one moment: the session may go on while it is written.
+/// All that a slot's file holds: copied at one moment, so that the session may go on while it is written, or read from
+/// the disk while the slot has other work.
 struct SlotSnapshot {
   int64_t n_tokens = 0;
   std::vector<std::vector<uint8_t>> parts;  // in the file's order, the head first
@@ -33,8 +34,11 @@ SlotSnapshot snapshot_slot(Engine& engine, const Session& session, const PrefixC
 /// Throws Error(runtime) when the disk doesn't take it. The report's time is from the snapshot on.
 SlotFileReport write_slot_file(const std::string& path, SlotSnapshot snapshot);
 
-/// Replaces what a session holds. The whole file is checked first; one that is of another model, version or setting,
-/// truncated or altered throws Error(refused) and leaves the session as it was.
-SlotFileReport read_slot_file(const std::string& path, Engine& engine, Session& session, PrefixCache& cache);
+/// Reads and checks a whole file; on any thread. One that is of another model, version or setting, truncated or altered
+/// throws Error(refused).
+SlotSnapshot load_slot_file(const std::string& path, const Engine& engine);
+
+/// Replaces what a session holds by a file's content. When the device fails, the session is empty.
+SlotFileReport adopt_slot(const SlotSnapshot& snapshot, Engine& engine, Session& session, PrefixCache& cache);
 
 }  // namespace onebit

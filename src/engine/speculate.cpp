@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <numeric>
+
+#include "engine/measure_costs.h"
 
 namespace onebit {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kMargin = 0.95;    // confident drafts do better than the average that lengths are chosen by
-constexpr int64_t kProbe = 2;       // tokens drafted to see whether drafting pays again
-constexpr float kSurest = 0.995f;   // no draft is believed more than that
-constexpr double kMeasureMs = 200;  // time spent on measuring at start; slow devices take a few passes' time
-constexpr double kLearned = 0.1;    // what one answer counts in what the next ones start with
+constexpr double kMargin = 0.95;   // confident drafts do better than the average that lengths are chosen by
+constexpr int64_t kProbe = 2;      // tokens drafted to see whether drafting pays again
+constexpr float kSurest = 0.995f;  // no draft is believed more than that
+constexpr double kLearned = 0.1;   // what one answer counts in what the next ones start with
 constexpr double kLeastWeight = 0.03;
 constexpr RateWeights kModelPrior = {0.14, 0.14, 0.14, 0.14, 0.14, 0.15, 0.15};
 constexpr RateWeights kLookupPrior = {0.35, 0.25, 0.16, 0.09, 0.06, 0.05, 0.04};
@@ -25,83 +25,28 @@ double ms_since(Clock::time_point start) {
 
 }  // namespace
 
-Speculator::Speculator(Engine& engine) : engine_(engine), model_prior_(kModelPrior) {
+Speculator::Speculator(Engine& engine) : engine_(engine), feed_(engine), rows_(engine), model_prior_(kModelPrior) {
   if (engine.options().costs) costs_ = *engine.options().costs;
   const PlanLimits& limits = engine.target_limits();
   const auto n_slots = static_cast<size_t>(engine.options().n_slots);
-  const auto n_tok = static_cast<size_t>(limits.n_tok);
   const auto n_out = static_cast<size_t>(limits.n_out);
   logits_.resize(static_cast<size_t>(engine.config().n_vocab));
-  tokens_.reserve(n_tok);
+  tokens_.reserve(static_cast<size_t>(limits.n_tok));
   outputs_.reserve(n_out);
-  source_rows_.reserve(n_tok + n_slots * static_cast<size_t>(engine.tap_ring()));
+  source_rows_.reserve(n_slots), own_rows_.reserve(n_slots);
   ids_.resize(n_out);
   confidence_.resize(n_out);
   kept_.reserve(n_out);
   wishes_.reserve(n_slots), offers_.reserve(n_slots), offered_.reserve(n_slots);
   sequences_.reserve(n_slots);
-  encode_sequences_.reserve(2 * n_slots);
-  fed_.resize(n_slots);
-  tapped_.resize(n_slots);
   lengths_.reserve(n_slots);
 }
+
+void Speculator::measure(Session& session) { costs_ = measure_costs(engine_, session, feed_); }
 
 Drafting Speculator::new_drafting() const { return {model_prior_, kLookupPrior}; }
 
 // --- costs -------------------------------------------------------------------------------------------------------
-
-void Speculator::measure(Session& session) {
-  const int64_t block = engine_.options().draft_max + 1;
-  if (block <= 1) return;
-  std::vector<int32_t> ring(static_cast<size_t>(block));
-  for (int64_t i = 0; i < block; ++i) ring[static_cast<size_t>(i)] = tap_row(session, i);
-  const auto target = [&](int64_t n) {
-    tokens_.assign(static_cast<size_t>(n), 0);
-    outputs_.resize(static_cast<size_t>(n));
-    std::iota(outputs_.begin(), outputs_.end(), 0);
-    const Sequence rows = session.rows(0, static_cast<int32_t>(n), n > 1 ? Phase::verify : Phase::decode);
-    const auto taps = engine_.drafter() ? std::span(ring).first(static_cast<size_t>(n)) : std::span<int32_t>();
-    engine_.run_target(
-        {.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_, .tap_rows = taps, .choices_only = true});
-    session.keep({});
-  };
-  const bool chained = engine_.drafter() && engine_.drafter()->chained();
-  const auto encode = [&](int64_t n) {
-    source_rows_.assign(static_cast<size_t>(n), tap_row(session, 0));
-    tokens_.assign(chained ? static_cast<size_t>(n) : 0, 0);
-    const Sequence rows = session.encode_rows(0, static_cast<int32_t>(n), 0);
-    engine_.run_encode({.tokens = tokens_, .sequences = {&rows, 1}, .source_rows = source_rows_});
-  };
-  const auto draft_one = [&] {
-    tokens_.assign(1, 0);
-    const Sequence rows = session.encode_rows(0, 1, 0);
-    const int32_t from = tap_row(session, 0), to = chain_row(session), output = 0;
-    engine_.run_draft({.tokens = tokens_,
-                       .sequences = {&rows, 1},
-                       .outputs = {&output, 1},
-                       .source_rows = {&from, 1},
-                       .tap_rows = {&to, 1}});
-  };
-  const auto draft = [&](int64_t n) {
-    if (chained) return draft_one();
-    tokens_.assign(static_cast<size_t>(n), engine_.drafter()->config().mask_token);
-    outputs_.resize(static_cast<size_t>(n) - 1);
-    std::iota(outputs_.begin(), outputs_.end(), 1);
-    const Sequence rows = session.draft_rows(0, static_cast<int32_t>(n));
-    engine_.run_draft({.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_});
-  };
-  costs_.target = measure_curve(1, block, kMeasureMs / 2, target, [&] {
-    if (engine_.drafter()) draft(2);
-  });
-  if (engine_.drafter()) {
-    const int64_t widest = chained ? 2 : block;  // passes of a chained drafter are taken to cost the same
-    costs_.draft = measure_curve(chained ? 1 : 2, widest, kMeasureMs / 2, draft, [&] { target(1); });
-    costs_.encode = measure_curve(1, engine_.tap_ring(), kMeasureMs / 8, encode, [&] { target(1); });
-  }
-  source_rows_.clear();
-  session.truncate(0);
-  engine_.clear_slot(session.slot());
-}
 
 /// Of the lengths that the offers have taken, those that the drafter must work for.
 double Speculator::draft_ms(std::span<const DraftOffer> offers) const {
@@ -248,11 +193,11 @@ void Speculator::run_drafter() {
     if (wish.generation->drafting().source != DraftSource::model) wish.n = std::min<int64_t>(wish.n, 0);
     if (wish.n == 0) continue;
     any = true;
-    settle(wish.generation->session());
+    feed_.settle(wish.generation->session());
     wish.generation->count_draft_pass();
   }
   if (!any) return;
-  encode();
+  feed_.encode();
   engine_.drafter()->chained() ? draft_chains() : draft_blocks();
 }
 
@@ -296,8 +241,7 @@ void Speculator::draft_chains() {
 }
 
 void Speculator::chain_step(int64_t step) {
-  sequences_.clear(), tokens_.clear(), outputs_.clear(), source_rows_.clear();
-  std::vector<int32_t> own;
+  sequences_.clear(), tokens_.clear(), outputs_.clear(), source_rows_.clear(), own_rows_.clear();
   for (const Wish& wish : wishes_) {
     if (wish.n <= step) continue;
     Generation& generation = *wish.generation;
@@ -310,13 +254,16 @@ void Speculator::chain_step(int64_t step) {
     sequences_.push_back(rows);
     tokens_.push_back(step == 0 ? generation.anchor() : ids_[wish.first + static_cast<size_t>(step) - 1]);
     outputs_.push_back(row);
-    source_rows_.push_back(step == 0 ? hidden_before(session, session.n_past()) : chain_row(session));
-    own.push_back(chain_row(session));
+    source_rows_.push_back(step == 0 ? feed_.hidden_before(session, session.n_past()) : feed_.chain_row(session));
+    own_rows_.push_back(feed_.chain_row(session));
   }
   if (sequences_.empty()) return;
   const auto start = Clock::now();
-  engine_.run_draft(
-      {.tokens = tokens_, .sequences = sequences_, .outputs = outputs_, .source_rows = source_rows_, .tap_rows = own});
+  engine_.run_draft({.tokens = tokens_,
+                     .sequences = sequences_,
+                     .outputs = outputs_,
+                     .source_rows = source_rows_,
+                     .tap_rows = own_rows_});
   costs_.observe_draft(1, ms_since(start));
   std::vector<int32_t> ids(outputs_.size());
   std::vector<float> confidence(outputs_.size());
@@ -327,7 +274,6 @@ void Speculator::chain_step(int64_t step) {
     ids_[wish.first + static_cast<size_t>(step)] = ids[i];
     confidence_[wish.first + static_cast<size_t>(step)] = confidence[i++];
   }
-  source_rows_.clear();
 }
 
 /// From proposals to drafts: cut by confidence, then to the rows that are worth verifying.
@@ -389,48 +335,11 @@ void Speculator::charge(const StepBase& bare) {
 // --- verifying ---------------------------------------------------------------------------------------------------
 
 TokenEvent Speculator::sample(Generation& generation, int64_t out_row) {
-  TokenEvent event;
-  if (!generation.sampler().needs_logits()) {
-    engine_.read_next(out_row, {&event.id, 1});
-    return event;
-  }
-  engine_.read_logits(out_row, logits_);
-  const bool wants_logprobs = generation.request().sampling.n_logprobs >= 0;
-  const std::vector<float> raw = wants_logprobs ? logits_ : std::vector<float>{};
-  event.id = generation.sampler().sample(logits_, generation.history(), generation.n_generated());
-  if (wants_logprobs) generation.sampler().logprobs(raw, event.id, event);
-  return event;
+  return draw_token(generation, rows_, out_row, logits_);
 }
 
 int64_t Speculator::accept(Generation& generation, int64_t out_row) {
-  Drafting& drafting = generation.drafting();
-  kept_.clear();
-  kept_.push_back(generation.anchor());
-  size_t n_accepted = 0;
-  bool goes_on = true;
-  while (true) {
-    const TokenEvent event = sample(generation, out_row + static_cast<int64_t>(n_accepted));
-    const bool matches = n_accepted < drafting.tokens.size() && drafting.tokens[n_accepted] == event.id;
-    goes_on = generation.take(event);
-    if (matches) ++n_accepted;
-    if (!matches || !goes_on) break;
-    kept_.push_back(event.id);
-  }
-  const auto n_drafted = static_cast<int64_t>(drafting.tokens.size());
-  const auto n_kept = static_cast<int64_t>(n_accepted);
-  generation.count_step(n_drafted, n_kept, 1 + drafting.n_extra);
-  if (drafting.source == DraftSource::none) {
-    drafting.account.plain_step();
-  } else if (goes_on) {
-    drafting.account.round(static_cast<double>(n_kept), drafting.n_extra);
-    if (drafting.source == DraftSource::lookup && n_drafted > 0) {
-      drafting.lookup_length =
-          n_kept == n_drafted ? 2 * drafting.lookup_length : std::max<int64_t>(drafting.lookup_length / 2, 2);
-    }
-    Acceptance& belief = drafting.source == DraftSource::model ? drafting.model : drafting.lookup;
-    const std::span<const float> proposed = drafting.untested;
-    belief.learn(n_drafted, n_kept, proposed.subspan(std::min(proposed.size(), drafting.tokens.size())));
-  }
+  verify_draft(generation, rows_, out_row, logits_, kept_);
   generation.session().keep(kept_);
   return static_cast<int64_t>(kept_.size());
 }
@@ -444,94 +353,6 @@ void Speculator::finish(Generation& generation) {
   if (generation.n_generated() < 8 || !adaptive(generation)) return;
   const Drafting& drafting = generation.drafting();
   blend(model_prior_, drafting.model.weights());  // what a text repeats says nothing about the next one
-}
-
-// --- what the drafter is fed -------------------------------------------------------------------------------------
-
-int32_t Speculator::tap_row(const Session& session, int64_t pos) const {
-  const int64_t ring = engine_.tap_ring();
-  return static_cast<int32_t>(engine_.options().n_batch + session.slot() * ring + pos % ring);
-}
-
-/// Where a chained drafter leaves its own hidden state.
-int32_t Speculator::chain_row(const Session& session) const {
-  return static_cast<int32_t>(engine_.options().n_batch + engine_.options().n_slots * engine_.tap_ring()) +
-         session.slot();
-}
-
-/// The row with the hidden state of the position before `pos`: zeros where there is none, or none is known.
-int32_t Speculator::hidden_before(const Session& session, int64_t pos) const {
-  if (pos > tapped_[static_cast<size_t>(session.slot())]) return tap_row(session, pos - 1);
-  return static_cast<int32_t>(engine_.options().n_batch + engine_.options().n_slots * (engine_.tap_ring() + 1));
-}
-
-void Speculator::place_taps(const Session& session, const Sequence& rows, std::vector<int32_t>& to) const {
-  for (int32_t i = 0; i < rows.n_tok; ++i) {
-    const int64_t pos = rows.pos + i;
-    if (pos < session.draft_begin()) {
-      to.push_back(-1);
-    } else {
-      // A prompt's last row is kept for a chained drafter, which starts the next rows from it.
-      const bool waits = rows.phase != Phase::prompt || i == rows.n_tok - 1;
-      to.push_back(waits ? tap_row(session, pos) : rows.row + i);
-    }
-  }
-}
-
-void Speculator::tap_prompt(Session& session, const Sequence& rows) {
-  fed_[static_cast<size_t>(session.slot())] = session.n_past();
-  const int64_t skipped = std::clamp<int64_t>(session.draft_begin() - rows.pos, 0, rows.n_tok);
-  const auto n_rows = static_cast<int32_t>(rows.n_tok - skipped);
-  if (n_rows == 0) return;
-  encode_sequences_.push_back(
-      session.encode_rows(static_cast<int32_t>(source_rows_.size()), n_rows, rows.pos + skipped));
-  const bool chained = engine_.drafter()->chained();
-  for (int64_t i = skipped; i < rows.n_tok; ++i) {
-    const int64_t pos = rows.pos + i;
-    if (chained) {
-      encode_tokens_.push_back(session.tokens()[static_cast<size_t>(pos)]);
-      source_rows_.push_back(i == 0 ? hidden_before(session, pos) : rows.row + static_cast<int32_t>(i) - 1);
-    } else {
-      source_rows_.push_back(i == rows.n_tok - 1 ? tap_row(session, pos) : rows.row + static_cast<int32_t>(i));
-    }
-  }
-  tapped_[static_cast<size_t>(session.slot())] = session.n_past() - 1;
-}
-
-void Speculator::tap_answer(Session& session) {
-  const int64_t waiting = session.n_past() - fed_[static_cast<size_t>(session.slot())];
-  if (waiting + engine_.options().draft_max + 2 > engine_.tap_ring()) settle(session);
-}
-
-void Speculator::settle(Session& session) {
-  if (!engine_.drafter()) return;
-  int64_t& fed = fed_[static_cast<size_t>(session.slot())];
-  const int64_t begin = std::max(fed, session.draft_begin()), end = session.n_past();
-  fed = end;
-  if (begin >= end) return;
-  const auto row = static_cast<int32_t>(source_rows_.size());
-  encode_sequences_.push_back(session.encode_rows(row, static_cast<int32_t>(end - begin), begin));
-  const bool chained = engine_.drafter()->chained();
-  for (int64_t pos = begin; pos < end; ++pos) {
-    if (chained) encode_tokens_.push_back(session.tokens()[static_cast<size_t>(pos)]);
-    source_rows_.push_back(chained ? hidden_before(session, pos) : tap_row(session, pos));
-  }
-}
-
-void Speculator::encode() {
-  if (encode_sequences_.empty()) return;
-  engine_.run_encode({.tokens = encode_tokens_, .sequences = encode_sequences_, .source_rows = source_rows_});
-  encode_sequences_.clear();
-  encode_tokens_.clear();
-  source_rows_.clear();
-}
-
-void Speculator::restart(const Session& session) {
-  fed_[static_cast<size_t>(session.slot())] = session.n_past();
-  tapped_[static_cast<size_t>(session.slot())] = session.n_past();
-  encode_sequences_.clear();  // of a step that failed
-  encode_tokens_.clear();
-  source_rows_.clear();
 }
 
 }  // namespace onebit

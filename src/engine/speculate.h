@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "engine/draft_choice.h"
+#include "engine/draft_feed.h"
 #include "engine/engine.h"
 #include "engine/generation.h"
 #include "engine/step_costs.h"
+#include "engine/verify.h"
 
 namespace onebit {
 
@@ -31,8 +33,6 @@ class Speculator {
 
   /// Drafts for all answers of the coming step, in which `n_prompt` rows of prompts take part too.
   void draft(std::span<Generation* const> answers, int64_t n_prompt);
-  /// Where the taps of `n_tok` rows of a session go that start at batch row `row`: appended to `to`.
-  void place_taps(const Session& session, const Sequence& rows, std::vector<int32_t>& to) const;
   /// After the target ran on [anchor, drafted...] of an answer, whose logits begin at `out_row`: draws, reports, keeps
   /// the accepted rows in the session. Works for single decode rows too. Returns how many rows are kept.
   int64_t accept(Generation& generation, int64_t out_row);
@@ -41,17 +41,10 @@ class Speculator {
   /// The target ran on so many rows, none of a prompt.
   void observe_target(int64_t rows, double ms) { costs_.observe_target(rows, ms); }
 
-  /// Rows of a prompt were kept: feeds those that the drafter will see to its caches when encode() is called.
-  void tap_prompt(Session& session, const Sequence& rows);
-  /// Rows of an answer were kept; they are fed to the drafter's caches before the next draft, or when they get many.
-  void tap_answer(Session& session);
-  /// Queues what is still to be fed of this session; before its state is kept or its answer ends.
-  void settle(Session& session);
-  void encode();
   /// The answer is over: what it taught counts a little for the ones to come.
   void finish(Generation& generation);
-  /// The session starts anew at its n_past(): nothing of it is to be fed.
-  void restart(const Session& session);
+  /// What the drafter sees of the sessions.
+  DraftFeed& feed() { return feed_; }
 
  private:
   struct Wish {
@@ -77,11 +70,21 @@ class Speculator {
   void limit_loss(Wish& wish) const;
   void charge(const StepBase& bare);
   double draft_ms(std::span<const DraftOffer> offers) const;
-  int32_t tap_row(const Session& session, int64_t pos) const;
-  int32_t chain_row(const Session& session) const;
-  int32_t hidden_before(const Session& session, int64_t pos) const;
+
+  struct EngineRows : TargetRows {
+    explicit EngineRows(Engine& e) : engine(e) {}
+    int32_t next(int64_t row) override {
+      int32_t id = 0;
+      engine.read_next(row, {&id, 1});
+      return id;
+    }
+    void logits(int64_t row, std::span<float> to) override { engine.read_logits(row, to); }
+    Engine& engine;
+  };
 
   Engine& engine_;
+  DraftFeed feed_;
+  EngineRows rows_;
   StepCosts costs_;
   RateWeights model_prior_;
   StepBase base_;
@@ -90,13 +93,11 @@ class Speculator {
   std::vector<DraftOffer> offers_;
   std::vector<Wish*> offered_;
 
-  std::vector<int64_t> fed_;     // [slot]: rows of the answer below this position are in the drafter's caches
-  std::vector<int64_t> tapped_;  // [slot]: first position whose tap is in the ring
   std::vector<int64_t> lengths_;
   std::vector<float> logits_;
-  std::vector<int32_t> tokens_, outputs_, source_rows_, encode_tokens_, ids_, kept_;
+  std::vector<int32_t> tokens_, outputs_, source_rows_, own_rows_, ids_, kept_;
   std::vector<float> confidence_;
-  std::vector<Sequence> sequences_, encode_sequences_;
+  std::vector<Sequence> sequences_;
 };
 
 }  // namespace onebit
