@@ -3,16 +3,19 @@
 
 usage: bench/peers.py --peer llama.cpp="llama-bench" [--peer ik="other/llama-bench -rtr 1"] [--binary build/1bit] [--isa amx,avx512]
                       [--threads 2] [--reps 5] [--prompt 8,16,128,512] [--gen 64] [--depth 0] [--keep DIR] [--csv FILE]
+                      [--verify 8,16 --batched llama.cpp="llama-batched-bench"]
                       SHAPE ...
 
 SHAPE is what `1bit bench -m shape:SHAPE` takes, e.g. qwen3-0.6b or qwen3.8-27b@4,vocab=151936. Each shape is written to a file that
 all engines read, or is such a file itself. --peer is a name and a command that understands llama-bench's flags (-m -t -p -n -d -r
--o json). --isa runs ours once with each of these instruction sets. Each repetition runs every engine once, one after the other, as fresh
+-o json); --batched is one that understands llama-batched-bench's, whose step of N sequences, a token and a row of logits each, stands
+beside our pass over N drafted tokens with all rows of logits. --isa runs ours once with each of these instruction sets. Each repetition runs every engine once, one after the other, as fresh
 processes. Prints a Markdown table of medians (best) and ratios to the fastest peer of each
 row; the CSV has one line for each engine, row and repetition.
 """
 import argparse
 import csv
+import functools
 import json
 import os
 import re
@@ -32,20 +35,41 @@ def output_of(command):
 
 def run_ours(args, path, isa):
     """Tokens a second by row name (pp512, tg64@2048 ...)."""
-    command = [args.binary, "bench", "-m", path, "-t", str(args.threads), "--prompt", args.prompt, "--gen", args.gen, "--verify", "0",
+    command = [args.binary, "bench", "-m", path, "-t", str(args.threads), "--prompt", args.prompt, "--gen", args.gen, "--verify", args.verify,
                "--depth", args.depth, "--reps", "1", "--json"] + (["--isa", isa] if isa else [])
     return {row["test"]: row["tokens_per_second"]["median"] for row in json.loads(output_of(command))["rows"]}
 
 
-def run_peer(args, peer, path):
-    command = [*shlex.split(peer), "-m", path, "-t", str(args.threads), "-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", "1",
-               "-o", "json"]
-    text = output_of(command)
+def rows_of_peer(text):
     rows = {}
     for row in json.loads(text[text.index("["):]):
-        name = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
-        rows[name + (f"@{row['n_depth']}" if row.get("n_depth") else "")] = row["avg_ts"]
+        depth = row.get("n_depth") or (row["n_prompt"] if row["n_gen"] else 0)
+        name = f"tg{row['n_gen']}" if row["n_gen"] else f"pp{row['n_prompt']}"
+        rows[name + (f"@{depth}" if depth else "")] = row["avg_ts"]
     return rows
+
+
+@functools.cache
+def takes_depth(peer):
+    """Whether this llama-bench knows -d; one that does not measures decode at a depth as -gp DEPTH,N, and no prompts there."""
+    return "--n-depth" in subprocess.run([*shlex.split(peer), "--help"], capture_output=True, text=True).stdout
+
+
+def run_peer(args, peer, path):
+    command = [*shlex.split(peer), "-m", path, "-t", str(args.threads), "-r", "1", "-o", "json"]
+    if takes_depth(peer):
+        return rows_of_peer(output_of([*command, "-p", args.prompt, "-n", args.gen, "-d", args.depth]))
+    at_start = "0" in args.depth.split(",")
+    pairs = [f"{depth},{n}" for depth in args.depth.split(",") if depth != "0" for n in args.gen.split(",") if n != "0"]
+    return rows_of_peer(output_of([*command, "-p", args.prompt if at_start else "0", "-n", args.gen if at_start else "0",
+                                   *(part for pair in pairs for part in ("-gp", pair))]))
+
+
+def run_batched(args, command, path):
+    command = [*shlex.split(command), "-m", path, "-t", str(args.threads), "-c", "2048", "-npp", "16", "-ntg", "16", "-npl", args.verify,
+               "--output-format", "jsonl"]
+    rows = [json.loads(line) for line in output_of(command).splitlines() if line.startswith("{")]
+    return {f"verify{row['pl']}": row["speed_tg"] for row in rows}
 
 
 def measure(args, shape, path):
@@ -54,6 +78,9 @@ def measure(args, shape, path):
     for peer in args.peer:
         name, command = peer.split("=", 1)
         engines[name] = lambda command=command: run_peer(args, command, path)
+    for peer in args.batched:
+        name, command = peer.split("=", 1)
+        engines[f"{name} batched"] = lambda command=command: run_batched(args, command, path)
     results = {name: {} for name in engines}
     for _ in range(args.reps):
         for name, run in engines.items():
@@ -65,13 +92,15 @@ def measure(args, shape, path):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
     parser.add_argument("shapes", nargs="+")
-    parser.add_argument("--peer", action="append", required=True)
+    parser.add_argument("--peer", action="append", default=[])
+    parser.add_argument("--batched", action="append", default=[])
     parser.add_argument("--binary", default="build/1bit")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--prompt", default="8,16,128,512")
     parser.add_argument("--gen", default="64")
     parser.add_argument("--depth", default="0")
+    parser.add_argument("--verify", default="0", help="rows of the verify tests; 0: leave them out")
     parser.add_argument("--keep", help="folder for the files of the shapes; those that are there are used")
     parser.add_argument("--csv")
     parser.add_argument("--isa", help="instruction sets of ours, between commas; without: the best")
