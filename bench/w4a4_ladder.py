@@ -28,9 +28,11 @@ H32, GPTQ = ["--hadamard", "32"], ["--gptq", "--hessian", "{hessians}"]
 FILES = {
     "q4_0": LIKE_ROTATED,
     "q4_0-plain": [],
+    "q4_0-no-search": ["--no-search", *LIKE_ROTATED],
     "q4_0-imatrix": ["--imatrix", "{imatrix}", *LIKE_ROTATED],
     "q4_0-gptq": [*GPTQ, "--balance", "0", *LIKE_ROTATED],
     "h32": H32,
+    "h32-no-search": [*H32, "--no-search"],
     "h32-imatrix": [*H32, "--imatrix", "{imatrix}"],
     "h32-gptq": [*H32, *GPTQ, "--balance", "0"],
     "h32-ours": [*H32, *GPTQ],
@@ -51,6 +53,7 @@ LISTS = {
 RUNGS = [
     (BASE, "q4_0", "none", "search"),
     ("q4_0 search, int8, plain mixture (ssm_out q4_0)", "q4_0-plain", "none", "search"),
+    ("q4_0 without search, int8", "q4_0-no-search", "none", "search"),
     ("q4_0 imatrix, int8", "q4_0-imatrix", "none", "search"),
     ("q4_0 GPTQ, int8", "q4_0-gptq", "none", "search"),
     ("q4_0 search, W4A4, amax/7, not rotated", "q4_0", "all", "amax"),
@@ -58,6 +61,7 @@ RUNGS = [
     ("q4_0 GPTQ, W4A4, not rotated", "q4_0-gptq", "all", "search"),
     ("H32 search, int8", "h32", "none", "search"),
     ("H32 imatrix (block means), int8", "h32-imatrix", "none", "search"),
+    ("H32 without search, W4A4, amax/7", "h32-no-search", "all", "amax"),
     ("H32 search, W4A4, amax/7", "h32", "all", "amax"),
     ("H32 imatrix (block means), W4A4, amax/7", "h32-imatrix", "all", "amax"),
     ("H32 search, W4A4, extreme to -8", "h32", "all", "extreme"),

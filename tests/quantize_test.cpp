@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/half.h"
 #include "base/rng.h"
 #include "gguf/blocks.h"
 #include "gguf/hadamard.h"
@@ -198,13 +199,14 @@ TEST(Mixture, FinerMatricesOfKFiles) {
 
 class Quantize : public ::testing::Test {
  protected:
-  QuantizeResult run(BlockType type, bool rotate = false, int threads = 2) {
+  QuantizeResult run(BlockType type, bool rotate = false, int threads = 2, bool search = true) {
     QuantizeOptions options;
     options.in = in();
     options.out = out();
     options.type = type;
     options.rotate = rotate;
     options.threads = threads;
+    options.search = search;
     options.progress = progress_;
     return quantize(options);
   }
@@ -266,6 +268,63 @@ TEST_F(Quantize, RotatedTensorsAreTheFormulasBytes) {
   }
   EXPECT_EQ(rotated, 5);
   EXPECT_EQ(after.tensor("token_embd.weight").type, q4_0);
+}
+
+/// The formula, element by element: H x of each 32, then d = extreme / -8 and codes trunc(x / d + 8.5) of at most 15.
+std::vector<uint8_t> rotated_by_formula(std::vector<float> x) {
+  std::vector<uint8_t> bytes;
+  for (size_t block = 0; block < x.size(); block += 32) {
+    float* const v = x.data() + block;
+    for (size_t stride = 1; stride < 32; stride *= 2) {
+      for (size_t i = 0; i < 32; ++i) {
+        if (i / stride % 2 != 0) continue;
+        const float low = v[i], high = v[i + stride];
+        v[i] = low + high;
+        v[i + stride] = low - high;
+      }
+    }
+    float extreme = 0;
+    for (size_t i = 0; i < 32; ++i) {
+      v[i] *= 0.17677669529663687f;
+      if (std::fabs(v[i]) > std::fabs(extreme)) extreme = v[i];
+    }
+    const float d = extreme / -8, inverse = d != 0 ? 1 / d : 0;
+    const uint16_t half = f32_to_f16(d);
+    bytes.push_back(static_cast<uint8_t>(half & 255));
+    bytes.push_back(static_cast<uint8_t>(half >> 8));
+    const auto code = [&](size_t i) { return std::min(15, static_cast<int>(v[i] * inverse + 8.5f)); };
+    for (size_t i = 0; i < 16; ++i) bytes.push_back(static_cast<uint8_t>(code(i) | code(i + 16) << 4));
+  }
+  return bytes;
+}
+
+TEST_F(Quantize, WithoutSearchFilesAreTheFormulasBytes) {
+  const std::vector<Tensor> tensors = {{"token_embd.weight", f32, {64, 64}},
+                                       {"output.weight", f32, {64, 64}},
+                                       {"blk.0.attn_q_a.weight", f32, {32, 64}},
+                                       {"blk.0.attn_q_b.weight", f32, {96, 32}},
+                                       {"blk.0.attn_kv_a_mqa.weight", f32, {48, 64}},
+                                       {"blk.0.attn_kv_b.weight", f32, {128, 32}},
+                                       {"blk.0.attn_k_b.weight", f32, {2, 32, 32}},
+                                       {"blk.0.attn_v_b.weight", f32, {2, 32, 32}},
+                                       {"blk.0.ffn_gate_exps.weight", f32, {3, 32, 64}},
+                                       {"blk.0.ffn_down_shexp.weight", f32, {64, 32}},
+                                       {"blk.0.ssm_beta.weight", f32, {4, 64}}};
+  write_model(in(), tensors);
+  EXPECT_EQ(run(q4_0, true, 2, false).n_rotated, 9);
+  const GgufFile before = GgufFile::open(in()), after = GgufFile::open(out());
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.name.starts_with("blk.")) continue;
+    EXPECT_EQ(bytes_of(after.tensor(tensor.name)), rotated_by_formula(decoded(before.tensor(tensor.name))))
+        << tensor.name;
+  }
+  for (const BlockType type : {q4_0, q4_1, q5_0, q5_1, q8_0}) {
+    run(type, false, 2, false);
+    const std::vector<float> x = decoded(before.tensor("blk.0.attn_q_a.weight"));
+    std::vector<uint8_t> plain(static_cast<size_t>(row_bytes(type, static_cast<int64_t>(x.size()))));
+    encode_row(type, x.data(), plain.data(), static_cast<int64_t>(x.size()));
+    EXPECT_EQ(bytes_of(GgufFile::open(out()).tensor("blk.0.attn_q_a.weight")), plain) << type_name(type);
+  }
 }
 
 TEST_F(Quantize, RotatedWeightsTurnedBackAreTheOriginalsRoughly) {

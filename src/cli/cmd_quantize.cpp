@@ -63,6 +63,9 @@ void check_flags(const Options& options) {
   if (!calibrates && options.w4a4_budget.empty() && !options.prompt_file.empty()) {
     fail(ErrorKind::usage, "-f: only --gptq without --hessian and --w4a4-budget read a text");
   }
+  if (options.no_search && (options.gptq || !options.importance.empty())) {
+    fail(ErrorKind::usage, "--no-search: --gptq and --imatrix search");
+  }
   if (options.given.count("--balance") != 0 && !options.gptq) fail(ErrorKind::usage, "--balance needs --gptq");
 }
 
@@ -75,6 +78,7 @@ ModelQuantizeOptions read_wish(const Options& options) {
   wish.file.rotate = options.hadamard != 0;
   wish.file.threads = static_cast<int>(options.n_threads);
   wish.file.importance = options.importance;
+  wish.file.search = !options.no_search;
   wish.measure = measure_options(options);
   wish.gptq = options.gptq;
   wish.hessians = options.hessians;

@@ -194,6 +194,8 @@ const std::vector<FlagRow>& flag_rows() {
       {"-o,--output", &O::output, "FILE", "", kImatrix, "the file to write"},
       {"--imatrix", &O::importance, "FILE", "none", kQuantize,
        "weight errors by how large each input is, from `1bit imatrix` or llama.cpp's tool"},
+      {"--no-search", &O::no_search, "", "", kQuantize,
+       "round by each type's plain rule instead of searching the scales of least error (k-quants always search)"},
       {"--hessian", &O::save_hessians, "", "", kImatrix,
        "keep the whole second moments of the inputs instead, for quantize --gptq --hessian: 2 bytes for each pair of a "
        "matrix's inputs"},

@@ -80,7 +80,7 @@ struct Options {
   // measurements over texts
   int64_t n_chunks = 0;
   std::string save_logits, against, output, importance, hessians, w4a4_budget;
-  bool gptq = false, save_hessians = false;
+  bool gptq = false, save_hessians = false, no_search = false;
   double balance = 0.25;
 
   // files and listings

@@ -170,7 +170,8 @@ class Planner {
 
   bool place_in_block(const HfTensor& tensor, int64_t block, std::string_view name) {
     if (model_.architecture == "llama" && place_llama_attention(tensor, block, name)) return true;
-    if (model_.drafter() && !flag("rope_is_neox_style") && place_interleaved_attention(tensor, block, name)) return true;
+    if (model_.drafter() && !flag("rope_is_neox_style") && place_interleaved_attention(tensor, block, name))
+      return true;
     const char* gguf = look_up(kBlock, name);
     if (!gguf) gguf = model_.hybrid() ? look_up(kHybridNorm, name) : look_up(kPlainNorm, name);
     if (!gguf && model_.moe()) gguf = look_up(kMixture, name);

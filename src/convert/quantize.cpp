@@ -22,6 +22,7 @@ void check_options(const QuantizeOptions& options) {
   if (!info.encodable) fail(ErrorKind::usage, "type {} can't be written", info.name);
   const bool has_mixtures = options.type == BlockType::q4_k || options.type == BlockType::q5_k;
   CHECK(options.finer == Finer::none || has_mixtures);
+  CHECK(options.search || (options.importance.empty() && !options.encoder));
   if (options.rotate && options.type != BlockType::q4_0) {
     fail(ErrorKind::usage, "rotated matrices are q4_0: expected --type q4_0 with --hadamard, found {}", info.name);
   }
@@ -141,7 +142,7 @@ QuantizeResult quantize(const QuantizeOptions& options) {
 
   GgufWriter writer(options.out);
   copy_metadata(file, options, writer);
-  write_tensors(writer, tensors, {options.threads, options.progress, options.in});
+  write_tensors(writer, tensors, {options.threads, options.progress, options.in, options.search});
   const auto check = [&](const GgufFile& made) {
     CHECK((hadamard_stamp(made) != 0) == options.rotate);
     check_hadamard_tensors(made);

@@ -27,6 +27,7 @@ struct QuantizeOptions {
   std::vector<std::pair<std::string, BlockType>> wishes;  ///< see Mixture
   bool rotate = false;                                    ///< rotate, quantise to q4_0 and stamp
   std::string importance;                                 ///< path of an importance matrix, or empty
+  bool search = true;  ///< for scales of least error; else each type's plain rule, without importances and encoder
   TensorEncoder* encoder = nullptr;  ///< may be null; tensors then go by block, those outside of blocks first
   /// Sees the complete file and names the tensors that use 4-bit activations for prompts. The file is then written a
   /// second time, so it needs its size twice while this goes on. Empty: no such list.

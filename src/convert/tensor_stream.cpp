@@ -94,8 +94,9 @@ class Stream {
   }
 
   /// Rows [begin, end), ready to be rounded.
-  static void encode_rows(const StreamTensor& tensor, int64_t begin, int64_t end, const float* rows, uint8_t* to) {
+  void encode_rows(const StreamTensor& tensor, int64_t begin, int64_t end, const float* rows, uint8_t* to) const {
     const int64_t n_cols = tensor.n_cols(), bytes = row_bytes(tensor.choice.type, n_cols);
+    if (!options_.search) return encode_row(tensor.choice.type, rows, to, (end - begin) * n_cols);
     if (!tensor.squares) return encode_row_search(tensor.choice.type, rows, to, (end - begin) * n_cols);
     std::vector<float> weights(static_cast<size_t>(n_cols));
     const int64_t rows_per_matrix = tensor.n_rows() / tensor.squares->n_matrix();

@@ -46,6 +46,7 @@ struct StreamOptions {
   int threads = 0;  ///< 0: all cores
   ProgressCallback progress;
   std::string source;  ///< path for messages
+  bool search = true;  ///< for the scales of least error; else each type's plain rule
 };
 
 /// Refuses values that are not finite, or beyond f16 where the type's scales are halves; `label` names the tensor.

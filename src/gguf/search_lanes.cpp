@@ -173,7 +173,8 @@ template <class V, class W>
 ONEBIT_INLINED inline V plain_error(const Part<V>& x, const W& w, const PlainRule& rule, const V& d, const V& m,
                                     Lanes* codes, int from) {
   typedef int32_t Ints __attribute__((vector_size(sizeof(V))));
-  const V zero = hidden_zero<V>(), most = zero + rule.high, low = get<V>(rule.low, from), step = get<V>(rule.step, from);
+  const V zero = hidden_zero<V>(), most = zero + rule.high, low = get<V>(rule.low, from),
+          step = get<V>(rule.step, from);
   const V inverse = step != zero ? 1.0f / step : zero;
   Sum<V> sum;
   each<32>([&](int i, int k) ONEBIT_INLINED {

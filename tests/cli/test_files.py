@@ -162,6 +162,7 @@ def test_quantize_refuses_and_leaves_nothing(bit, files, tmp_path):
     same = shutil.copy(files.bf16, tmp_path / "same.gguf")
     assert bit("quantize", same, same).code == 2
     assert bit("quantize", files.bf16, out, "--type", "q8_0", "--hadamard", "32").code == 2
+    assert bit("quantize", files.bf16, out, "--no-search", "--imatrix", files.bf16).code == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["same.gguf"]
     assert (tmp_path / "same.gguf").read_bytes() == files.bf16.read_bytes()
 
