@@ -9,57 +9,54 @@
 
 #include "backend/cpu/repack_lanes.h"
 #include "base/error.h"
-#include "gguf/k_scales.h"
 
 namespace onebit::cpu {
 namespace {
 
 /// One row's part of a group of blocks: 8 blocks behind one head, or one block.
 struct RawGroup {
-  uint8_t head[4];       // d, dmin as f16
-  uint8_t own[8][4];     // the block's own scales: f16 scale (and min), or bytes
+  uint8_t head[4];       // f16 factors: of one block its scale (and min), of eight d (and dmin)
+  uint8_t own[2][16];    // the blocks' own scales in bytes, by plane; 8 are used
   uint8_t codes[8][32];  // unsigned, without bias
 };
 
-/// What a packed form holds. A block is [own scales][high plane][low plane].
+/// What a packed form holds: [head planes] and, for each block, [own planes][high plane][low plane].
 struct Planes {
   int low_bits, high_bits;
-  int own_planes, own_bytes;  // arrays of 16 elements of 1 or 2 bytes
-  int head_planes;            // arrays of 16 f16
+  int own_planes;   // 16 bytes each
+  int head_planes;  // 16 f16 each
 };
 
 constexpr Planes kPlanes[kStripForms] = {
-    {4, 0, 1, 2, 0},  // q4_0
-    {4, 0, 2, 2, 0},  // q4_1
-    {4, 1, 1, 2, 0},  // q5_0
-    {4, 1, 2, 2, 0},  // q5_1
-    {8, 0, 1, 2, 0},  // q8_0
-    {2, 0, 2, 1, 2},  // q2_k
-    {2, 1, 2, 1, 1},  // q3_k
-    {4, 0, 2, 1, 2},  // q4_k
-    {4, 1, 2, 1, 2},  // q5_k
-    {4, 2, 2, 1, 1},  // q6_k
-    {4, 0, 1, 2, 0},  // iq4_nl
-    {4, 0, 1, 1, 1},  // iq4_xs
-    {4, 0, 1, 1, 0},  // mxfp4
+    {4, 0, 0, 1},  // q4_0
+    {4, 0, 0, 2},  // q4_1
+    {4, 1, 0, 1},  // q5_0
+    {4, 1, 0, 2},  // q5_1
+    {8, 0, 0, 1},  // q8_0
+    {2, 0, 2, 2},  // q2_k
+    {2, 1, 2, 1},  // q3_k
+    {4, 0, 2, 2},  // q4_k
+    {4, 1, 2, 2},  // q5_k
+    {4, 2, 2, 1},  // q6_k
+    {4, 0, 0, 1},  // iq4_nl
+    {4, 0, 1, 1},  // iq4_xs
+    {4, 0, 1, 0},  // mxfp4
 };
 
 uint8_t byte(int x) { return static_cast<uint8_t>(x); }
 
-/// 16 bytes of nibbles: low ones are elements 0..15, high ones 16..31.
-void read_nibbles(const uint8_t* src, uint8_t* codes) {
-  const auto pairs = load16<Bytes16>(src);
-  store16(pairs & 15, codes);
-  store16(pairs >> 4, codes + 16);
+/// The bits of `mask` of 16 bytes, moved to higher ones by `up`, which may be negative; none may leave its byte, so
+/// that wider elements can be shifted, which takes fewer instructions.
+template <uint8_t mask, int up>
+Bytes16 move_bits(const uint8_t* src) {
+  const auto bits = reinterpret_cast<Words8>(load16<Bytes16>(src) & mask);
+  return reinterpret_cast<Bytes16>(up < 0 ? bits >> -up : bits << up);
 }
 
-/// Adds bits `from` .. of 32 bytes, as many as `mask` has, to codes as their bits `to` ..
-template <int from, uint8_t mask, int to>
-void add_bits(const uint8_t* src, uint8_t* codes) {
-  for (int i = 0; i < 32; i += 16) {
-    const Bytes16 bits = (load16<Bytes16>(src + i) >> from & mask) << to;
-    store16(load16<Bytes16>(codes + i) | bits, codes + i);
-  }
+/// 16 bytes of nibbles: low ones are elements 0..15, high ones 16..31.
+void read_nibbles(const uint8_t* src, uint8_t* codes) {
+  store16(move_bits<15, 0>(src), codes);
+  store16(move_bits<240, -4>(src), codes + 16);
 }
 
 /// The fifth bits of 32 elements.
@@ -76,36 +73,43 @@ void unrolled(Body&& body) {
 
 // Readers of one group of one row; the layouts are those of gguf/blocks*.cpp.
 void read_q4_1(const uint8_t* src, RawGroup& to) {
-  std::memcpy(to.own[0], src, 4);
+  std::memcpy(to.head, src, 4);
   read_nibbles(src + 4, to.codes[0]);
 }
 void read_q5_0(const uint8_t* src, RawGroup& to) {
-  std::memcpy(to.own[0], src, 2);
+  std::memcpy(to.head, src, 2);
   read_nibbles(src + 6, to.codes[0]);
   add_fifth_bits(src + 2, to.codes[0]);
 }
 void read_q5_1(const uint8_t* src, RawGroup& to) {
-  std::memcpy(to.own[0], src, 4);
+  std::memcpy(to.head, src, 4);
   read_nibbles(src + 8, to.codes[0]);
   add_fifth_bits(src + 4, to.codes[0]);
 }
 void read_iq4_nl(const uint8_t* src, RawGroup& to) {
-  std::memcpy(to.own[0], src, 2);
+  std::memcpy(to.head, src, 2);
   read_nibbles(src + 2, to.codes[0]);
 }
 void read_mxfp4(const uint8_t* src, RawGroup& to) {
   to.own[0][0] = src[0];
   read_nibbles(src + 1, to.codes[0]);
 }
-/// Two bits of 256 elements: bits 2j, 2j+1 of bytes 32n..32n+31 are block 4n+j.
-void read_pairs(const uint8_t* src, RawGroup& to) {
-  std::memset(to.codes, 0, sizeof to.codes);
-  unrolled<8>([&]<int b>() { add_bits<2 * (b % 4), 3, 0>(src + 32 * (b / 4), to.codes[b]); });
+/// Scales of 4 bits and minimums, or pairs of scales: two planes of 8 bytes, byte by byte in turns.
+void read_own_pairs(const uint8_t* src, RawGroup& to) {
+  for (int b = 0; b < 8; ++b) {
+    to.own[0][b] = src[2 * b];
+    to.own[1][b] = src[2 * b + 1];
+  }
 }
+
+// Two bits of 256 elements: bits 2j, 2j+1 of bytes 32n..32n+31 are block 4n+j.
 void read_q2_k(const uint8_t* src, RawGroup& to) {
   std::memcpy(to.head, src + 80, 4);
-  for (int b = 0; b < 8; ++b) std::memcpy(to.own[b], src + 2 * b, 2);
-  read_pairs(src + 16, to);
+  read_own_pairs(src, to);
+  unrolled<16>([&]<int i>() {
+    constexpr int b = i / 2, half = 16 * (i % 2);
+    store16(move_bits<3 << 2 * (b % 4), -2 * (b % 4)>(src + 16 + 32 * (b / 4) + half), to.codes[b] + half);
+  });
 }
 void read_q3_k(const uint8_t* src, RawGroup& to) {
   std::memcpy(to.head, src + 108, 2);
@@ -113,40 +117,52 @@ void read_q3_k(const uint8_t* src, RawGroup& to) {
   for (int g = 0; g < 16; ++g) {
     const int low = g < 8 ? packed[g] & 15 : packed[g - 8] >> 4;
     const int high = packed[8 + g % 4] >> 2 * (g / 4) & 3;
-    to.own[g / 2][g % 2] = byte((low | high << 4) - 32);
+    to.own[g % 2][g / 2] = byte((low | high << 4) - 32);
   }
-  read_pairs(src + 32, to);
-  unrolled<8>([&]<int b>() { add_bits<b, 1, 2>(src, to.codes[b]); });
+  unrolled<16>([&]<int i>() {
+    constexpr int b = i / 2, half = 16 * (i % 2);
+    const Bytes16 low = move_bits<3 << 2 * (b % 4), -2 * (b % 4)>(src + 32 + 32 * (b / 4) + half);
+    store16(low | move_bits<1 << b, 2 - b>(src + half), to.codes[b] + half);
+  });
 }
-/// q4_k and q5_k.
-void read_k_nibbles(const uint8_t* src, const uint8_t* nibbles, RawGroup& to) {
+
+/// The scales and minimums of q4_k and q5_k, four at a time (gguf/k_scales.h).
+void read_scale_mins(const uint8_t* src, RawGroup& to) {
+  uint32_t scales, mins, last;
+  std::memcpy(&scales, src, 4);
+  std::memcpy(&mins, src + 4, 4);
+  std::memcpy(&last, src + 8, 4);
+  const uint32_t planes[2][2] = {{scales & 0x3f3f3f3f, (last & 0x0f0f0f0f) | (scales >> 2 & 0x30303030)},
+                                 {mins & 0x3f3f3f3f, (last >> 4 & 0x0f0f0f0f) | (mins >> 2 & 0x30303030)}};
+  std::memcpy(to.own[0], planes[0], 8);
+  std::memcpy(to.own[1], planes[1], 8);
+}
+void read_q4_k(const uint8_t* src, RawGroup& to) {
   std::memcpy(to.head, src, 4);
-  for (int b = 0; b < 8; ++b) {
-    const ScaleMin packed = unpack_scale_min(src + 4, b);
-    to.own[b][0] = byte(packed.scale);
-    to.own[b][1] = byte(packed.min);
-  }
-  for (int b = 0; b < 8; b += 2) {
-    for (int i = 0; i < 32; i += 16) {
-      const auto pairs = load16<Bytes16>(nibbles + 16 * b + i);
-      store16(pairs & 15, to.codes[b] + i);
-      store16(pairs >> 4, to.codes[b + 1] + i);
-    }
+  read_scale_mins(src + 4, to);
+  for (int i = 0; i < 128; i += 16) {
+    store16(move_bits<15, 0>(src + 16 + i), to.codes[i / 32 * 2] + i % 32);
+    store16(move_bits<240, -4>(src + 16 + i), to.codes[i / 32 * 2 + 1] + i % 32);
   }
 }
-void read_q4_k(const uint8_t* src, RawGroup& to) { read_k_nibbles(src, src + 16, to); }
 void read_q5_k(const uint8_t* src, RawGroup& to) {
-  read_k_nibbles(src, src + 48, to);
-  unrolled<8>([&]<int b>() { add_bits<b, 1, 4>(src + 16, to.codes[b]); });  // bit b of byte i: element i of block b
+  std::memcpy(to.head, src, 4);
+  read_scale_mins(src + 4, to);
+  unrolled<16>([&]<int i>() {
+    constexpr int b = i / 2, half = 16 * (i % 2);
+    const Bytes16 low = move_bits<15 << 4 * (b % 2), -4 * (b % 2)>(src + 48 + 32 * (b / 2) + half);
+    store16(low | move_bits<1 << b, 4 - b>(src + 16 + half),
+            to.codes[b] + half);  // bit b of byte i: element i of block b
+  });
 }
 void read_q6_k(const uint8_t* src, RawGroup& to) {
   std::memcpy(to.head, src + 208, 2);
-  std::memset(to.codes, 0, sizeof to.codes);
-  unrolled<8>([&]<int b>() {
-    constexpr int half = b / 4, quarter = b % 4;
-    std::memcpy(to.own[b], src + 192 + 2 * b, 2);
-    add_bits<4 * (quarter / 2), 15, 0>(src + 64 * half + 32 * (quarter & 1), to.codes[b]);
-    add_bits<2 * quarter, 3, 4>(src + 128 + 32 * half, to.codes[b]);
+  read_own_pairs(src + 192, to);
+  unrolled<16>([&]<int i>() {
+    constexpr int b = i / 2, half = 16 * (i % 2), quarter = b % 4;
+    const Bytes16 low =
+        move_bits<15 << 4 * (quarter / 2), -4 * (quarter / 2)>(src + 64 * (b / 4) + 32 * (quarter & 1) + half);
+    store16(low | move_bits<3 << 2 * quarter, 4 - 2 * quarter>(src + 128 + 32 * (b / 4) + half), to.codes[b] + half);
   });
 }
 void read_iq4_xs(const uint8_t* src, RawGroup& to) {
@@ -154,24 +170,15 @@ void read_iq4_xs(const uint8_t* src, RawGroup& to) {
   const int high = src[2] | src[3] << 8;
   for (int b = 0; b < 8; ++b) {
     const int low = src[4 + b / 2] >> 4 * (b & 1) & 15;
-    to.own[b][0] = byte((low | (high >> 2 * b & 3) << 4) - 32);
+    to.own[0][b] = byte((low | (high >> 2 * b & 3) << 4) - 32);
     read_nibbles(src + 8 + 16 * b, to.codes[b]);
   }
-}
-
-using Reader = void (*)(const uint8_t* src, RawGroup& to);
-
-Reader reader_of(Strip form) {
-  constexpr Reader kReaders[kStripForms] = {nullptr,     read_q4_1,   read_q5_0, read_q5_1, nullptr,
-                                            read_q2_k,   read_q3_k,   read_q4_k, read_q5_k, read_q6_k,
-                                            read_iq4_nl, read_iq4_xs, read_mxfp4};
-  return kReaders[static_cast<int>(form)];
 }
 
 /// Planes of a block of 16 rows from its codes, 8 vectors. Each is written by one column of 16 bytes at a time.
 void put_nibbles(const uint8_t* codes, uint8_t* plane) {
   for (int at = 0; at < 256; at += 16) {
-    store16((load16<Bytes16>(codes + at) & 15) | load16<Bytes16>(codes + 256 + at) << 4, plane + at);
+    store16(move_bits<15, 0>(codes + at) | move_bits<15, 4>(codes + 256 + at), plane + at);
   }
 }
 
@@ -181,7 +188,7 @@ void put_bit_pairs(const uint8_t* codes, uint8_t* plane) {
   for (int at = 0; at < 128; at += 16) {
     const uint8_t* vector = codes + 256 * (at / 64) + at % 64;
     Bytes16 bits{};
-    unrolled<4>([&]<int j>() { bits |= (load16<Bytes16>(vector + 64 * j) >> from & 3) << 2 * j; });
+    unrolled<4>([&]<int j>() { bits |= move_bits<3 << from, 2 * j - from>(vector + 64 * j); });
     store16(bits, plane + at);
   }
 }
@@ -191,67 +198,77 @@ template <int from>
 void put_single_bits(const uint8_t* codes, uint8_t* plane) {
   for (int at = 0; at < 64; at += 16) {
     Bytes16 bits{};
-    unrolled<8>([&]<int j>() { bits |= (load16<Bytes16>(codes + 64 * j + at) >> from & 1) << j; });
+    unrolled<8>([&]<int j>() { bits |= move_bits<1 << from, j - from>(codes + 64 * j + at); });
     store16(bits, plane + at);
   }
 }
 
 /// Writes a group of 16 rows into a strip.
-void put_group(const RawGroup* rows, const Planes& planes, const StripShape& shape, uint8_t* strip) {
-  for (int p = 0; p < planes.head_planes; ++p) {
-    for (int r = 0; r < kLanes; ++r) std::memcpy(strip + kHalfBytes * p + 2 * r, rows[r].head + 2 * p, 2);
+template <Strip form>
+void put_group(const RawGroup* rows, uint8_t* strip) {
+  constexpr Planes kPlanesOf = kPlanes[static_cast<int>(form)];
+  constexpr int kBlocks = kStripShapes[static_cast<int>(form)].group_blocks;
+  for (int p = 0; p < kPlanesOf.head_planes; ++p, strip += kHalfBytes) {
+    for (int r = 0; r < kLanes; ++r) std::memcpy(strip + 2 * r, rows[r].head + 2 * p, 2);
   }
-  uint8_t* block = strip + shape.head_bytes;
-  for (int b = 0; b < shape.group_blocks; ++b, block += shape.block_bytes) {
-    const int own_bytes = planes.own_bytes, plane_bytes = kLanes * own_bytes;
-    for (int p = 0; p < planes.own_planes; ++p) {
-      for (int r = 0; r < kLanes; ++r) {
-        uint8_t* to = block + plane_bytes * p + own_bytes * r;
-        const uint8_t* from = rows[r].own[b] + own_bytes * p;
-        if (own_bytes == 2) {
-          std::memcpy(to, from, 2);
-        } else {
-          *to = *from;
-        }
-      }
-    }
+  Bytes16 own[2][8];
+  for (int p = 0; p < kPlanesOf.own_planes; ++p) transpose_bytes(rows->own[p], sizeof(RawGroup), own[p]);
+  for (int b = 0; b < kBlocks; ++b) {
+    for (int p = 0; p < kPlanesOf.own_planes; ++p, strip += kLanes) store16(own[p][b], strip);
     uint8_t codes[kCodeBytes];
     interleave(rows->codes[b], sizeof(RawGroup), 0, codes);
     interleave(rows->codes[b] + 16, sizeof(RawGroup), 0, codes + 256);
-    uint8_t* high = block + plane_bytes * planes.own_planes;
-    uint8_t* low = high + 64 * planes.high_bits;
-    if (planes.low_bits == 2) put_bit_pairs<0>(codes, low);
-    if (planes.low_bits == 2 && planes.high_bits == 1) put_single_bits<2>(codes, high);
-    if (planes.low_bits == 4) put_nibbles(codes, low);
-    if (planes.low_bits == 4 && planes.high_bits == 1) put_single_bits<4>(codes, high);
-    if (planes.low_bits == 4 && planes.high_bits == 2) put_bit_pairs<4>(codes, high);
+    if (kPlanesOf.high_bits == 1) put_single_bits<kPlanesOf.low_bits>(codes, strip);
+    if (kPlanesOf.high_bits == 2) put_bit_pairs<kPlanesOf.low_bits>(codes, strip);
+    strip += 64 * kPlanesOf.high_bits;
+    if (kPlanesOf.low_bits == 2) put_bit_pairs<0>(codes, strip);
+    if (kPlanesOf.low_bits == 4) put_nibbles(codes, strip);
+    strip += 64 * kPlanesOf.low_bits;
+  }
+}
+
+using Reader = void (*)(const uint8_t* src, RawGroup& to);
+
+/// The way over the small integers.
+template <Strip form, Reader read>
+void pack_groups(BlockType type, const uint8_t* rows, int64_t n_in, uint8_t* strip) {
+  constexpr StripShape kShape = kStripShapes[static_cast<int>(form)];
+  const int64_t stride = row_bytes(type, n_in), n_group = n_in / (kBlock * kShape.group_blocks);
+  RawGroup group[kLanes] = {};
+  for (int64_t g = 0; g < n_group; ++g, rows += type_info(type).block_bytes) {
+    for (int r = 0; r < kLanes; ++r) read(rows + r * stride, group[r]);
+    put_group<form>(group, strip + g * (kShape.head_bytes + kShape.group_blocks * kShape.block_bytes));
   }
 }
 
 /// q4_0 and q8_0: blocks of f16 scale and `n_vec` * 4 bytes of codes; `flip` is XORed into the codes.
-template <int n_vec>
-void put_blocks(const uint8_t* rows, int64_t stride, uint32_t flip, int64_t n_block, uint8_t* strip) {
-  for (int64_t b = 0; b < n_block; ++b, rows += 2 + 4 * n_vec, strip += kHalfBytes + 64 * n_vec) {
+template <int n_vec, uint32_t flip>
+void pack_blocks(BlockType type, const uint8_t* rows, int64_t n_in, uint8_t* strip) {
+  const int64_t stride = row_bytes(type, n_in);
+  for (int64_t b = 0; b < n_in / kBlock; ++b, rows += 2 + 4 * n_vec, strip += kHalfBytes + 64 * n_vec) {
     for (int r = 0; r < kLanes; ++r) std::memcpy(strip + 2 * r, rows + r * stride, 2);
     for (int p = 0; p < n_vec; p += 4) interleave(rows + 2 + 4 * p, stride, flip, strip + kHalfBytes + 64 * p);
   }
 }
 
-/// Packs all 16 rows of a strip.
-void pack_rows(BlockType type, const uint8_t* rows, int64_t n_in, uint8_t* strip) {
-  const Strip form = *strip_form(type);
-  const StripShape& shape = shape_of(form);
-  const int64_t n_group = n_in / (kBlock * shape.group_blocks), stride = row_bytes(type, n_in);
-  if (form == Strip::q4_0) return put_blocks<4>(rows, stride, 0, n_group, strip);
-  if (form == Strip::q8_0) return put_blocks<8>(rows, stride, 0x80808080u, n_group, strip);
-  const Reader read = reader_of(form);
-  RawGroup group[kLanes];
-  for (int64_t g = 0; g < n_group; ++g, rows += type_info(type).block_bytes) {
-    for (int r = 0; r < kLanes; ++r) read(rows + r * stride, group[r]);
-    put_group(group, kPlanes[static_cast<int>(form)], shape, strip);
-    strip += shape.head_bytes + shape.group_blocks * shape.block_bytes;
-  }
-}
+using Packer = void (*)(BlockType type, const uint8_t* rows, int64_t n_in, uint8_t* strip);
+
+/// What packs all 16 rows of a strip, by form.
+constexpr Packer kPackers[kStripForms] = {
+    pack_blocks<4, 0>,
+    pack_groups<Strip::q4_1, read_q4_1>,
+    pack_groups<Strip::q5_0, read_q5_0>,
+    pack_groups<Strip::q5_1, read_q5_1>,
+    pack_blocks<8, 0x80808080u>,
+    pack_groups<Strip::q2_k, read_q2_k>,
+    pack_groups<Strip::q3_k, read_q3_k>,
+    pack_groups<Strip::q4_k, read_q4_k>,
+    pack_groups<Strip::q5_k, read_q5_k>,
+    pack_groups<Strip::q6_k, read_q6_k>,
+    pack_groups<Strip::iq4_nl, read_iq4_nl>,
+    pack_groups<Strip::iq4_xs, read_iq4_xs>,
+    pack_groups<Strip::mxfp4, read_mxfp4>,
+};
 
 /// Rows of 16-bit elements, eight at a time, or of 32-bit ones, four at a time.
 template <class Vector, int64_t n>
@@ -316,12 +333,14 @@ int64_t strip_bytes(Strip form, int64_t n_in) {
 }
 
 void pack_strip(BlockType type, const uint8_t* rows, int n_row, int64_t n_in, uint8_t* strip) {
-  CHECK(strip_form(type) && n_row > 0 && n_row <= kLanes && n_in % type_info(type).block_elems == 0);
-  if (n_row == kLanes) return pack_rows(type, rows, n_in, strip);
+  const std::optional<Strip> form = strip_form(type);
+  CHECK(form && n_row > 0 && n_row <= kLanes && n_in % type_info(type).block_elems == 0);
+  const Packer pack = kPackers[static_cast<int>(*form)];
+  if (n_row == kLanes) return pack(type, rows, n_in, strip);
   const auto bytes = static_cast<size_t>(row_bytes(type, n_in));
   std::vector<uint8_t> padded(kLanes * bytes);
   std::memcpy(padded.data(), rows, static_cast<size_t>(n_row) * bytes);
-  pack_rows(type, padded.data(), n_in, strip);
+  pack(type, padded.data(), n_in, strip);
 }
 
 void pack_floats(BlockType type, const uint8_t* rows, int n_row, int64_t n_in, uint8_t* to, int64_t to_row) {

@@ -26,6 +26,12 @@ void store16(Vector v, uint8_t* to) {
 }
 
 /// The lower and the upper halves of two vectors, element by element in turns.
+inline Bytes16 zip_low(Bytes16 a, Bytes16 b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+inline Bytes16 zip_high(Bytes16 a, Bytes16 b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
 inline Words8 zip_low(Words8 a, Words8 b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
 inline Words8 zip_high(Words8 a, Words8 b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
 inline Words4 zip_low(Words4 a, Words4 b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
@@ -55,6 +61,28 @@ inline void transpose(Words8 (&m)[8]) {
   for (int i = 0; i < 4; ++i) {
     m[i] = reinterpret_cast<Words8>(low[i]);
     m[4 + i] = reinterpret_cast<Words8>(high[i]);
+  }
+}
+
+/// 16 rows of 8 bytes, `stride` bytes apart (16 can be read) -> 8 columns of 16.
+inline void transpose_bytes(const uint8_t* rows, int64_t stride, Bytes16 (&columns)[8]) {
+  Bytes16 a[8], b[8];
+  for (int i = 0; i < 8; ++i) {  // all columns of rows i, i + 8
+    a[i] = zip_low(load16<Bytes16>(rows + i * stride), load16<Bytes16>(rows + (i + 8) * stride));
+  }
+  for (int i = 0; i < 4; ++i) {  // four columns of rows i, i + 4, i + 8, i + 12
+    b[i] = zip_low(a[i], a[i + 4]);
+    b[4 + i] = zip_high(a[i], a[i + 4]);
+  }
+  for (int i = 0; i < 8; i += 4) {  // two columns of every second row
+    for (const int r : {0, 1}) {
+      a[i + r] = zip_low(b[i + r], b[i + r + 2]);
+      a[i + r + 2] = zip_high(b[i + r], b[i + r + 2]);
+    }
+  }
+  for (int i = 0; i < 8; i += 2) {
+    columns[i] = zip_low(a[i], a[i + 1]);
+    columns[i + 1] = zip_high(a[i], a[i + 1]);
   }
 }
 
