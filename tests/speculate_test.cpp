@@ -7,6 +7,7 @@
 
 #include "engine/speculate.h"
 #include "support/engine_run.h"
+#include "support/target_distribution.h"
 
 namespace onebit::test {
 namespace {
@@ -189,33 +190,6 @@ double place_in(const std::vector<double>& p, int32_t id, Rng& rng) {
   return std::min(below + rng.uniform() * p[static_cast<size_t>(id)], 1 - 1e-12);
 }
 
-/// The target's distribution behind `history` under `o`, from the logprobs of all tokens, by the sampler's documented
-/// order (bias, penalties, top-k, top-p, temperature).
-std::vector<double> distribution(const TokenEvent& event, const SamplingOptions& o, std::span<const int32_t> history) {
-  history = history.last(std::min(history.size(), static_cast<size_t>(o.repeat_last_n)));
-  std::vector<std::pair<double, int32_t>> scores;
-  for (const TokenLogprob& top : event.top) {
-    double score = top.logprob;
-    for (const auto& [id, bias] : o.logit_bias) score += id == top.id ? bias : 0;
-    const auto n = std::count(history.begin(), history.end(), top.id);
-    if (n > 0) score -= o.presence_penalty + o.frequency_penalty * static_cast<double>(n);
-    const bool banned = std::find(o.suppressed.begin(), o.suppressed.end(), top.id) != o.suppressed.end();
-    if (!banned) scores.emplace_back(score, top.id);
-  }
-  std::sort(scores.rbegin(), scores.rend());
-  if (o.top_k > 0) scores.resize(std::min(scores.size(), static_cast<size_t>(o.top_k)));
-  double whole = 0, mass = 0, total = 0;
-  for (const auto& [score, id] : scores) whole += std::exp(score);
-  std::vector<double> p(event.top.size());
-  for (const auto& [score, id] : scores) {
-    if (mass >= o.top_p) break;
-    mass += std::exp(score) / whole;
-    total += p[static_cast<size_t>(id)] = std::exp(score / o.temperature);
-  }
-  for (double& x : p) x /= total;
-  return p;
-}
-
 double chi_square(const std::vector<double>& counts) {
   const double expected = std::accumulate(counts.begin(), counts.end(), 0.0) / static_cast<double>(counts.size());
   double chi = 0;
@@ -233,7 +207,7 @@ void expect_drawn_from_the_target(SamplingOptions sampling) {
   Scheduler scheduler(engine);
   const auto n_vocab = static_cast<size_t>(engine.config().n_vocab);
   sampling.n_logprobs = static_cast<int32_t>(n_vocab);
-  std::vector<double> places(20), pairs(25);
+  std::vector<double> logprobs(n_vocab), places(20), pairs(25);
   Rng rng(9);
   int64_t n = 0, n_drafted = 0, n_accepted = 0;
   for (uint64_t seed = 1; n < 100000; ++seed) {
@@ -244,7 +218,8 @@ void expect_drawn_from_the_target(SamplingOptions sampling) {
     double last = -1;
     std::vector<int32_t> history = request.prompt;
     for (const TokenEvent& event : answer->events) {
-      const double u = place_in(distribution(event, sampling, history), event.id, rng);
+      for (const TokenLogprob& top : event.top) logprobs[static_cast<size_t>(top.id)] = top.logprob;
+      const double u = place_in(target_distribution(logprobs, sampling, history), event.id, rng);
       history.push_back(event.id);
       ++places[static_cast<size_t>(u * 20)];
       if (last >= 0) ++pairs[static_cast<size_t>(last * 5) * 5 + static_cast<size_t>(u * 5)];
