@@ -3,13 +3,14 @@
 
 usage: bench/peers.py --peer llama.cpp="llama-bench" [--peer ik="other/llama-bench -rtr 1"] [--binary build/1bit] [--isa amx,avx512]
                       [--threads 2] [--reps 5] [--prompt 8,16,128,512] [--gen 64] [--depth 0] [--keep DIR] [--csv FILE]
-                      [--verify 8,16 --batched llama.cpp="llama-batched-bench"]
+                      [--verify 8,16 --batched llama.cpp="llama-batched-bench"] [--dflash DRAFTER --draft-accept 6.7]
                       SHAPE ...
 
 SHAPE is what `1bit bench -m shape:SHAPE` takes, e.g. qwen3-0.6b or qwen3.8-27b@4,vocab=151936. Each shape is written to a file that
 all engines read, or is such a file itself. --peer is a name and a command that understands llama-bench's flags (-m -t -p -n -d -r
 -o json); --batched is one that understands llama-batched-bench's, whose step of N sequences, a token and a row of logits each, stands
-beside our pass over N drafted tokens with all rows of logits. --isa runs ours once with each of these instruction sets. Each repetition runs every engine once, one after the other, as fresh
+beside our pass over N drafted tokens with all rows of logits. --dflash adds decode with a drafter whose tokens are kept by chance
+(see `1bit bench`), beside the peers' without one. --isa runs ours once with each of these instruction sets. Each repetition runs every engine once, one after the other, as fresh
 processes. Prints a Markdown table of medians (best) and ratios to the fastest peer of each
 row; the CSV has one line for each engine, row and repetition.
 """
@@ -37,6 +38,7 @@ def run_ours(args, path, isa):
     """Tokens a second by row name (pp512, tg64@2048 ...)."""
     command = [args.binary, "bench", "-m", path, "-t", str(args.threads), "--prompt", args.prompt, "--gen", args.gen, "--verify", args.verify,
                "--depth", args.depth, "--reps", "1", "--json"] + (["--isa", isa] if isa else [])
+    command += ["--dflash", args.dflash, "--draft-accept", args.draft_accept] if args.dflash else []
     return {row["test"]: row["tokens_per_second"]["median"] for row in json.loads(output_of(command))["rows"]}
 
 
@@ -101,6 +103,8 @@ def main():
     parser.add_argument("--gen", default="64")
     parser.add_argument("--depth", default="0")
     parser.add_argument("--verify", default="0", help="rows of the verify tests; 0: leave them out")
+    parser.add_argument("--dflash", help="a drafter's file or shape")
+    parser.add_argument("--draft-accept", default="6.7", help="tokens a step")
     parser.add_argument("--keep", help="folder for the files of the shapes; those that are there are used")
     parser.add_argument("--csv")
     parser.add_argument("--isa", help="instruction sets of ours, between commas; without: the best")
@@ -119,7 +123,8 @@ def main():
             for engine, rows in results.items():
                 lines += [[shape, engine, row, rep, round(speed, 2)] for row, speeds in rows.items() for rep, speed in enumerate(speeds)]
             for own, row in ((own, row) for own in args.own for row in results[own]):
-                peers = [rows[row] for engine, rows in results.items() if engine not in args.own and row in rows]
+                theirs = row.replace("draft", "tg")
+                peers = [rows[theirs] for engine, rows in results.items() if engine not in args.own and theirs in rows]
                 if not peers:
                     continue
                 ours, theirs = results[own][row], max(peers, key=statistics.median)
