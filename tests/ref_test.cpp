@@ -310,6 +310,18 @@ TEST(Matmul, PromptRowsTakeTheInt4GridAndNoOthers) {
   }
 }
 
+TEST(Quantize, InputsOfSeveralMatricesAreQuantisedOnce) {
+  OpRig rig("shared", 1);
+  const Value x = rig.feed(32, std::vector<float>(32, 1)), y = rig.feed(32, std::vector<float>(32, 2));
+  const QuantizeParams prompt{.rotate = true, .prompt_int4 = true};
+  const Value shared = rig.plan.quantize(x, prompt);
+  const size_t n_step = rig.plan.steps().size();
+  EXPECT_EQ(rig.plan.quantize(x, prompt).id, shared.id);
+  EXPECT_EQ(rig.plan.steps().size(), n_step);
+  EXPECT_NE(rig.plan.quantize(x, {.rotate = true}).id, shared.id);
+  EXPECT_NE(rig.plan.quantize(y, prompt).id, shared.id);
+}
+
 TEST(Matmul, RotatesEachBlockOfInputs) {
   std::vector<float> impulse(64);
   impulse[32 + 5] = 2;
