@@ -12,6 +12,7 @@
 #include "gguf/block_codecs.h"
 #include "gguf/file.h"
 #include "gguf/k_scales.h"
+#include "gguf/search_lanes.h"
 #include "support/expect_error.h"
 
 namespace onebit {
@@ -202,6 +203,42 @@ TEST(Encode, ManyBlocksAtOnceGiveTheBytesOfOneByOne) {
         one(x.data(), weights, a.data(), n_block);
         many(x.data(), weights, b.data(), n_block);
         EXPECT_EQ(a, b) << type_name(type) << " " << n_block << (weights ? " weighted" : "");
+      }
+    }
+  }
+}
+
+/// Everything that the searches find for 16 blocks of 32 elements, `n_lane` at a time.
+std::vector<lanes::Lanes> all_searches(const lanes::Lanes* x, const lanes::Lanes* w, int n_lane) {
+  std::vector<lanes::Lanes> found(12 + 3 * 32);
+  lanes::Lanes* const out = found.data();
+  lanes::find_extreme(x, out[0], n_lane);
+  lanes::find_range(x, out[1], out[2], n_lane);
+  lanes::fit_symmetric(x, w, 32, -8, 7, out[3], n_lane);
+  lanes::fit_symmetric(x, w, 16, -32, 31, out[4], n_lane);
+  lanes::fit_affine(x, w, 15, true, out[5], out[6], n_lane);
+  lanes::fit_affine(x, w, 31, false, out[7], out[8], n_lane);
+  lanes::code_with(x, w, 32, out[3], lanes::Lanes{}, -8, 7, out + 12, out[9], n_lane);
+  lanes::code_with(x, w, 16, out[4], out[6], -32, 31, out + 44, out[10], n_lane);
+  lanes::code_plainly(x, w, {out[1], out[5], 0.5f, 15, 0}, out[5], out[1], out + 76, out[11], n_lane);
+  return found;
+}
+
+TEST(SearchLanes, EveryWidthOfRegistersFindsTheSame) {
+  const std::vector<float> values = blocks_of_all_kinds(16 * 32);
+  lanes::Lanes x[32], w[32];
+  for (int l = 0; l < lanes::kLanes; ++l) {
+    for (int j = 0; j < 32; ++j) {
+      x[j][l] = values[static_cast<size_t>(32 * l + j)];
+      w[j][l] = static_cast<float>((l + j) % 5);
+    }
+  }
+  for (const lanes::Lanes* weights : {static_cast<const lanes::Lanes*>(nullptr), static_cast<const lanes::Lanes*>(w)}) {
+    const std::vector<lanes::Lanes> wanted = all_searches(x, weights, 4);
+    for (int n_lane = 8; n_lane <= lanes::register_lanes(); n_lane *= 2) {
+      const std::vector<lanes::Lanes> found = all_searches(x, weights, n_lane);
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_EQ(std::memcmp(&found[i], &wanted[i], sizeof found[i]), 0) << n_lane << " lanes, result " << i;
       }
     }
   }

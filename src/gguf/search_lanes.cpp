@@ -1,6 +1,6 @@
 // Everything here is written once, for vectors V of 4, 8 or 16 lanes, and inlined into one function for each
-// instruction set (widest()). Comparisons only choose between values: GCC 12 turns masks that are combined or kept into
-// scalar code.
+// instruction set (in_parts()). Comparisons only choose between values: GCC 12 turns masks that are combined or kept
+// into scalar code.
 #include "gguf/search_lanes.h"
 
 #include <cstring>
@@ -45,11 +45,12 @@ __attribute__((target("avx2"))) void in_avx2(const Search& search) {
 
 /// Calls search(width, first lane) until all lanes are done.
 template <class Search>
-void widest(const Search& search) {
+void in_parts(int width, const Search& search) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return in_avx512(search);
-  if (__builtin_cpu_supports("avx2")) return in_avx2(search);
+  if (width == 16) return in_avx512(search);
+  if (width == 8) return in_avx2(search);
 #endif
+  CHECK(width == 4);
   all_lanes<Four>(search);
 }
 
@@ -282,15 +283,23 @@ ONEBIT_INLINED inline void affine(const Part<V>& x, const W& w, float high, bool
 
 }  // namespace
 
-void find_extreme(const Lanes* x, Lanes& extreme) {
-  widest([&](auto width, int from) ONEBIT_INLINED {
+int register_lanes() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return 16;
+  if (__builtin_cpu_supports("avx2")) return 8;
+#endif
+  return 4;
+}
+
+void find_extreme(const Lanes* x, Lanes& extreme, int n_lane) {
+  in_parts(n_lane, [&](auto width, int from) ONEBIT_INLINED {
     using V = typename decltype(width)::Vector;
     put(extreme_of<32>(Part<V>(x, from)), extreme, from);
   });
 }
 
-void find_range(const Lanes* x, Lanes& low, Lanes& high) {
-  widest([&](auto width, int from) ONEBIT_INLINED {
+void find_range(const Lanes* x, Lanes& low, Lanes& high, int n_lane) {
+  in_parts(n_lane, [&](auto width, int from) ONEBIT_INLINED {
     using V = typename decltype(width)::Vector;
     const Part<V> part(x, from);
     V lowest = part[0], highest = lowest;
@@ -301,8 +310,8 @@ void find_range(const Lanes* x, Lanes& low, Lanes& high) {
 }
 
 void code_plainly(const Lanes* x, const Lanes* w, const PlainRule& rule, const Lanes& d, const Lanes& m, Lanes* codes,
-                  Lanes& error) {
-  widest([&](auto width, int from) ONEBIT_INLINED {
+                  Lanes& error, int n_lane) {
+  in_parts(n_lane, [&](auto width, int from) ONEBIT_INLINED {
     using V = typename decltype(width)::Vector;
     with_weights<V>(w, from, [&](auto weights) ONEBIT_INLINED {
       put(plain_error<V>(Part<V>(x, from), weights, rule, get<V>(d, from), get<V>(m, from), codes, from), error, from);
@@ -311,9 +320,9 @@ void code_plainly(const Lanes* x, const Lanes* w, const PlainRule& rule, const L
 }
 
 void code_with(const Lanes* x, const Lanes* w, int n, const Lanes& scale, const Lanes& offset, float low, float high,
-               Lanes* codes, Lanes& error) {
+               Lanes* codes, Lanes& error, int n_lane) {
   CHECK(n == 16 || n == 32);
-  widest([&](auto width, int from) ONEBIT_INLINED {
+  in_parts(n_lane, [&](auto width, int from) ONEBIT_INLINED {
     using V = typename decltype(width)::Vector;
     const Grid<V> grid{get<V>(scale, from), get<V>(offset, from), V{} + low, V{} + high};
     with_weights<V>(w, from, [&](auto weights) ONEBIT_INLINED {
@@ -326,9 +335,9 @@ void code_with(const Lanes* x, const Lanes* w, int n, const Lanes& scale, const 
   });
 }
 
-void fit_symmetric(const Lanes* x, const Lanes* w, int n, float low, float high, Lanes& scale) {
+void fit_symmetric(const Lanes* x, const Lanes* w, int n, float low, float high, Lanes& scale, int n_lane) {
   CHECK(n == 16 || n == 32);
-  widest([&](auto width, int from) ONEBIT_INLINED {
+  in_parts(n_lane, [&](auto width, int from) ONEBIT_INLINED {
     using V = typename decltype(width)::Vector;
     with_weights<V>(w, from, [&](auto weights) ONEBIT_INLINED {
       const Part<V> part(x, from);
@@ -337,8 +346,8 @@ void fit_symmetric(const Lanes* x, const Lanes* w, int n, float low, float high,
   });
 }
 
-void fit_affine(const Lanes* x, const Lanes* w, float high, bool any_offset, Lanes& scale, Lanes& offset) {
-  widest([&](auto width, int from) ONEBIT_INLINED {
+void fit_affine(const Lanes* x, const Lanes* w, float high, bool any_offset, Lanes& scale, Lanes& offset, int n_lane) {
+  in_parts(n_lane, [&](auto width, int from) ONEBIT_INLINED {
     using V = typename decltype(width)::Vector;
     with_weights<V>(w, from, [&](auto weights) ONEBIT_INLINED {
       V best_scale, best_offset;
