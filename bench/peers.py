@@ -12,9 +12,11 @@ all engines read, or is such a file itself. --peer is a name and a command that 
 beside our pass over N drafted tokens with all rows of logits. --dflash adds decode with a drafter whose tokens are kept by chance
 (see `1bit bench`), beside the peers' without one. --isa runs ours once with each of these instruction sets. Each repetition runs every engine once, one after the other, as fresh
 processes. Prints a Markdown table of medians (best) and ratios to the fastest peer of each
-row; the CSV has one line for each engine, row and repetition.
+row; the CSV has one line for each engine, row and repetition, and is continued where it exists: a busy machine may be measured in
+several short runs.
 """
 import argparse
+import collections
 import csv
 import functools
 import json
@@ -91,6 +93,20 @@ def measure(args, shape, path):
     return results
 
 
+def write_csv(path, lines):
+    """Repetitions go on counting after those of the same shape, engine, threads and row that the file has."""
+    before = collections.Counter()
+    is_new = not os.path.exists(path)
+    if not is_new:
+        with open(path, newline="") as file:
+            before.update((r["shape"], r["engine"], int(r["threads"]), r["row"]) for r in csv.DictReader(file))
+    with open(path, "a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(["shape", "engine", "threads", "row", "rep", "tokens_per_second"])
+        writer.writerows([*key, before[tuple(key)] + rep, speed] for *key, rep, speed in lines)
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
     parser.add_argument("shapes", nargs="+")
@@ -121,7 +137,8 @@ def main():
                 output_of([args.binary, "convert", f"shape:{shape}", path])
             results = measure(args, shape, path)
             for engine, rows in results.items():
-                lines += [[shape, engine, row, rep, round(speed, 2)] for row, speeds in rows.items() for rep, speed in enumerate(speeds)]
+                lines += [[shape, engine, args.threads, row, rep, round(speed, 2)]
+                          for row, speeds in rows.items() for rep, speed in enumerate(speeds)]
             for own, row in ((own, row) for own in args.own for row in results[own]):
                 theirs = row.replace("draft", "tg")
                 peers = [rows[theirs] for engine, rows in results.items() if engine not in args.own and theirs in rows]
@@ -134,10 +151,7 @@ def main():
             if not args.keep and not is_file:
                 os.remove(path)
     if args.csv:
-        with open(args.csv, "w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["shape", "engine", "row", "rep", "tokens_per_second"])
-            writer.writerows(lines)
+        write_csv(args.csv, lines)
 
 
 if __name__ == "__main__":

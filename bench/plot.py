@@ -22,7 +22,8 @@ def read_speeds(path):
     speeds = {}
     with open(path, newline="") as file:
         for line in csv.DictReader(file):
-            of_row = speeds.setdefault((line["shape"], line["row"]), {})
+            threads = f", {line['threads']} threads" if line.get("threads") else ""
+            of_row = speeds.setdefault((line["shape"], line["row"] + threads), {})
             of_row.setdefault(line["engine"], []).append(float(line["tokens_per_second"]))
     return speeds
 
