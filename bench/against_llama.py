@@ -15,7 +15,7 @@ import shlex
 import statistics
 import zlib
 
-from speculation import Server
+from speculation import WARM_UP, Server
 
 FIELDS = ["engine", "mode", "prompt", "rep", "predicted_n", "predicted_per_second", "tokens_per_step", "draft_n", "draft_n_accepted",
           "text_crc"]
@@ -49,7 +49,7 @@ def run(args, prompts):
     for i, n in enumerate(lengths):
         llamas[n] = Llama(args.llama, args.port + 3 + i,
                           [*common, "--spec-type", "draft-dflash", "-md", args.dflash, "--spec-draft-n-max", n])
-    rows = []
+    rows, last = [], None
     try:
         for rep in range(-1, args.reps):
             for prompt in prompts if rep >= 0 else prompts[:1]:
@@ -57,6 +57,9 @@ def run(args, prompts):
                 jobs += [("1bit", n, ours, int(n)) for n in lengths]
                 jobs += [("llama.cpp", mode, server, None) for mode, server in llamas.items()]
                 for engine, mode, server, n_max in jobs:
+                    if server is not last:
+                        server.request("POST", "/completion", WARM_UP)  # another process has the caches
+                    last = server
                     row = measure(engine, mode, server, prompt, rep, args.gen, n_max)
                     if rep >= 0:
                         rows.append(row)

@@ -201,9 +201,12 @@ DrafterCheck check(const std::string& drafter, TapShift at = {}) {
   return check;
 }
 
-/// A copy of a drafter with other metadata, or another basis for one tensor's inputs.
+void as_it_is(const GgufFile&, GgufWriter&) {}
+
+/// A copy of a drafter with other metadata, or with one tensor's rows altered.
 std::string changed_drafter(const TempDir& dir, const std::function<void(const GgufFile&, GgufWriter&)>& change,
-                            const std::string& rotated = "") {
+                            const std::string& altered = "",
+                            const std::function<void(std::vector<float>&)>& alter = {}) {
   const GgufFile file = GgufFile::open(kDrafter);
   const std::string path = dir.file("changed.gguf");
   GgufWriter out(path);
@@ -212,12 +215,12 @@ std::string changed_drafter(const TempDir& dir, const std::function<void(const G
   for (const TensorInfo& t : file.tensors()) out.declare(t.name, t.type, t.shape);
   for (const TensorInfo& t : file.tensors()) {
     std::vector<uint8_t> bytes(t.data.begin(), t.data.end());
-    if (t.name == rotated) {
+    if (t.name == altered) {
       const int64_t n = t.shape.back();
       std::vector<float> row(static_cast<size_t>(n));
       for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(row_bytes(t.type, n))) {
         decode_row(t.type, bytes.data() + at, row.data(), n);
-        hadamard32(row.data(), n);
+        alter(row);
         encode_row(t.type, row.data(), bytes.data() + at, n);
       }
     }
@@ -252,12 +255,19 @@ TEST(DrafterCheck, HiddenStatesOfTheWrongBlocksAreNoticed) {
   }
 }
 
+/// Another target of the same shape has other hidden states; so here the drafter reads ours in another order.
+TEST(DrafterCheck, ADrafterOfAnotherTargetIsNoticed) {
+  const TempDir dir;
+  const auto reverse = [](std::vector<float>& row) { std::reverse(row.begin(), row.end()); };
+  const std::string warning = check(changed_drafter(dir, as_it_is, keys::kFc, reverse)).warning();
+  EXPECT_NE(warning.find("was it made for this model?"), std::string::npos) << warning;
+}
+
 TEST(DrafterCheck, AWrongBasisIsNoticed) {
   const TempDir dir;
+  const auto rotate = [](std::vector<float>& row) { hadamard32(row.data(), static_cast<int64_t>(row.size())); };
   for (const char* name : {keys::kFc, "blk.0.attn_output.weight"}) {
-    const std::string path = changed_drafter(
-        dir, [](const GgufFile&, GgufWriter&) {}, name);
-    EXPECT_NE(check(path).warning(), "") << name;
+    EXPECT_NE(check(changed_drafter(dir, as_it_is, name, rotate)).warning(), "") << name;
   }
 }
 

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <cstring>
 #include <functional>
 
 #include "base/error.h"
 #include "engine/load_weights.h"
 #include "engine/scheduler.h"
+#include "gguf/blocks.h"
+#include "gguf/keys.h"
+#include "gguf/writer.h"
 #include "support/devices.h"
 #include "support/engine_run.h"
 #include "support/expect_error.h"
@@ -262,6 +266,87 @@ std::string message_of(const std::function<void()>& action, ErrorKind kind) {
   }
   ADD_FAILURE() << "no error";
   return "";
+}
+
+/// A drafter's file with more tensors; values [rows of the shape's last dimension, ...] are encoded as `type`.
+struct Extra {
+  std::string name;
+  BlockType type;
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
+void add_tensors(const std::string& from, const std::string& to, const std::vector<Extra>& extras) {
+  const GgufFile file = GgufFile::open(from);
+  GgufWriter out(to);
+  for (const MetaEntry& entry : file.metadata()) out.add(entry.key, entry.value);
+  for (const TensorInfo& t : file.tensors()) out.declare(t.name, t.type, t.shape);
+  for (const Extra& extra : extras) out.declare(extra.name, extra.type, extra.shape);
+  for (const TensorInfo& t : file.tensors()) out.write(t.name, t.data);
+  for (const Extra& extra : extras) {
+    const int64_t k = extra.shape.back(), n_row = static_cast<int64_t>(extra.values.size()) / k;
+    std::vector<uint8_t> bytes(static_cast<size_t>(n_row * row_bytes(extra.type, k)));
+    for (int64_t r = 0; r < n_row; ++r) {
+      encode_row(extra.type, extra.values.data() + r * k, bytes.data() + r * row_bytes(extra.type, k), k);
+    }
+    out.write(extra.name, bytes);
+  }
+  out.finish();
+}
+
+/// Accepted drafts of all rounds of a few answers.
+std::vector<int32_t> acceptance(const TinyModels& models, EngineOptions options) {
+  options.device = "cpu";
+  options.backend.n_threads = 1;
+  Engine engine(plan_engine(options));
+  Scheduler scheduler(engine);
+  std::vector<int32_t> accepted;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const auto answer = run(scheduler, greedy(models.prompt(seed, 60), 120));
+    const auto& rounds = answer->statistics.accepted_per_round;
+    accepted.insert(accepted.end(), rounds.begin(), rounds.end());
+  }
+  return accepted;
+}
+
+TEST(Engine, ADraftersOwnEmbeddingAndHeadAreUsed) {
+  const TinyModels models;
+  const GgufFile target = GgufFile::open(models.path("target.gguf"));
+  Rng rng(8);
+  for (const int version : {1, 2}) {
+    /// With a tensor of its own, which is the target's or random.
+    const auto with = [&](const std::string& name, BlockType type, bool targets) {
+      const TensorInfo* info = target.find(name);
+      Extra extra{name, type, info->shape, std::vector<float>(info->data.size() / 4)};
+      std::memcpy(extra.values.data(), info->data.data(), info->data.size());
+      for (float& x : extra.values) x = targets ? x : static_cast<float>(rng.uniform() - 0.5);
+      EngineOptions options = models.options(version);
+      const std::string path = models.path("own.gguf");
+      add_tensors(options.drafter_path, path, {extra});
+      options.drafter_path = path;
+      EXPECT_TRUE(plan_engine(options).warnings.empty());
+      return acceptance(models, options);
+    };
+    const std::vector<int32_t> borrowed = acceptance(models, models.options(version));
+    for (const char* name : {keys::kTokenEmbd, keys::kOutput}) {
+      ASSERT_EQ(target.find(name)->type, BlockType::f32);
+      EXPECT_EQ(with(name, BlockType::f32, true), borrowed) << name;
+      for (const BlockType type : {BlockType::f32, BlockType::bf16, BlockType::q8_0, BlockType::q4_0}) {
+        EXPECT_NE(with(name, type, false), borrowed) << name << " " << type_name(type);
+      }
+    }
+  }
+}
+
+TEST(Engine, ADraftersUnknownTensorsAreTold) {
+  const TinyModels models;
+  EngineOptions options = models.options(2);
+  const std::string path = models.path("more.gguf");
+  add_tensors(options.drafter_path, path, {{"markov_w1.weight", BlockType::f32, {4}, {1, 2, 3, 4}}});
+  options.drafter_path = path;
+  const std::vector<std::string> warnings = plan_engine(options).warnings;
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("markov_w1.weight"), std::string::npos) << warnings[0];
 }
 
 TEST(Engine, MismatchedDraftersAreRefusedWithBothNumbers) {

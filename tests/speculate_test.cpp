@@ -375,6 +375,14 @@ TEST(StepCosts, ABusyMachineChangesTheSpeedNotTheShape) {
   EXPECT_GT(costs.target.at(8) / costs.target.at(1), 3);
 }
 
+TEST(StepCosts, ABusyMomentWhileDraftingIsNotTheCostOfDrafting) {
+  StepCosts costs;
+  costs.target = CostCurve({{1, 1.0}, {8, 2.0}});
+  for (int i = 0; i < 40; ++i) costs.observe_target(8, 4.0);  // half as fast for a while, all of it drafts
+  for (int i = 0; i < 40; ++i) costs.observe_target(1, 1.0);  // and plain steps once that is over
+  EXPECT_LT(costs.target.at(8) / costs.target.at(1), 2.4);
+}
+
 TEST(Lookup, FindsWhatFollowedTheSameWords) {
   Lookup lookup;
   std::vector<int32_t> text = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3};

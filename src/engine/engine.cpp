@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -237,6 +238,12 @@ EnginePlan plan_engine(const EngineOptions& options) {
   if (!options.drafter_path.empty()) p.drafter = Drafter::open(options.drafter_path, *p.model);
   p.backend = make_backend(options.device, options.backend);
   fill_defaults(p.options, p.model->config(), p.drafter ? &p.drafter->config() : nullptr, p.warnings);
+  if (p.drafter && !p.drafter->unread().empty()) {
+    p.warnings.push_back(
+        fmt::format("{}: tensors that this engine doesn't know ({}): drafts will be worse than they "
+                    "could be, answers stay right",
+                    options.drafter_path, fmt::join(p.drafter->unread(), ", ")));
+  }
   size_pools(p);
   p.memory = measure(p);
   spread(p);

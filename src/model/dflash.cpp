@@ -2,16 +2,18 @@
 //   encode: F = the target's taps of accepted tokens, side by side; g = rms_norm(fc F, enc.output_norm);
 //     per layer k = rope(rms_norm_head(attn_k g)), v = attn_v g go to that layer's cache. No layer runs over the
 //     context.
-//   draft: rows [anchor, MASK ...] from the target's embedding. Per layer, version 2 in brackets:
+//   draft: rows [anchor, MASK ...] from the embedding. Per layer, version 2 in brackets:
 //     x = rms_norm(h, attn_norm); [x = conv side 0]; q, k, v of x; attention over cache and block, not causal in the
 //     block; y = attn_output; [y = conv side 1, coefficients from x]; h += y; x = rms_norm(h, ffn_norm); [conv side 0];
 //     swiglu; [conv side 1]; h += y
-//   e = rms_norm(h, output_norm); logits = target's head of e. Version 1 takes the argmax of each row; version 2 lets
+//   e = rms_norm(h, output_norm); logits = head of e. Version 1 takes the argmax of each row; version 2 lets
 //   the selector walk the rows: score(j) = logit_j + sum_r A[previous, r] gamma_r B[j, r] over the k best, gamma =
 //   selector_hidden e.
-// Norm weights are final multipliers. The anchor's row has no result.
+// Norm weights are final multipliers. The anchor's row has no result. Embedding and head are the target's unless the
+// file has its own.
 #include "model/dflash.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -68,6 +70,22 @@ void DFlash::check_fit() const {
   if (file_.find(keys::block(0, keys::kAttnSinks))) {
     refuse("{}: drafters with attention sinks ({}) are not supported", path, keys::block(0, keys::kAttnSinks));
   }
+}
+
+std::vector<std::string> DFlash::unread() const {
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : file_.tensors()) {
+    const auto& read = weights_.all();
+    if (std::none_of(read.begin(), read.end(), [&](const Weight& w) { return w.name == tensor.name; })) {
+      names.push_back(tensor.name);
+    }
+  }
+  return names;
+}
+
+const Weight& DFlash::own_or(const char* name, const Weight& targets) {
+  const Weight* own = weights_.find(name, targets.shape);
+  return own ? *own : targets;
 }
 
 const Weight& DFlash::block_weight(int64_t index, const char* role, const std::vector<int64_t>& shape) {
@@ -149,12 +167,12 @@ Value DFlash::draft_layer(Plan& plan, int64_t index, Value h) {
 Plan DFlash::draft_plan() {
   const DrafterConfig& c = config_;
   Plan plan("dflash draft");
-  Value h = plan.embed(target_.token_embd());  // [tok, n_embd]
+  Value h = plan.embed(own_or(keys::kTokenEmbd, target_.token_embd()));  // [tok, n_embd]
   if (c.embedding_scale != 1) h = plan.softcap(h, c.embedding_scale, 0);
   for (int64_t i = 0; i < c.n_layer; ++i) h = draft_layer(plan, i, h);
   const Value rows = plan.gather_rows(h);  // [out, n_embd]
   const Value e = plan.rms_norm(rows, weights_.get(keys::kOutputNorm, {c.n_embd}), c.eps);
-  Value logits = linear(plan, e, target_.head());  // [out, n_vocab]
+  Value logits = linear(plan, e, own_or(keys::kOutput, target_.head()));  // [out, n_vocab]
   if (c.version() == 2 && (c.logit_scale != 1 || c.logit_cap > 0))
     logits = plan.softcap(logits, c.logit_scale, c.logit_cap);
   select(plan, e, logits);

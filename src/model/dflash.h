@@ -2,7 +2,9 @@
 // states tapped in the target.
 #pragma once
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "model/drafter.h"
 
@@ -17,9 +19,12 @@ class DFlash : public Drafter {
   bool owns(const Weight* weight) const override { return weights_.owns(weight); }
   Plan encode_plan() override;
   Plan draft_plan() override;
+  std::vector<std::string> unread() const override;
 
  private:
   void check_fit() const;
+  /// The file's tensor of this name, or the target's.
+  const Weight& own_or(const char* name, const Weight& targets);
   const Weight& block_weight(int64_t index, const char* role, const std::vector<int64_t>& shape);
   /// k, v of layer `index` from x [tok, n_embd]: projected, k normed and rotated.
   std::pair<Value, Value> keys_values(Plan& plan, int64_t index, Value x);

@@ -39,6 +39,8 @@ class Drafter {
   /// token with a source row; its own hidden state is stored like a tap. Version 2 also "ids" [out, 1], the selector's
   /// walk, and "confidence" [out, 1], its softmax over the scores, both first.
   virtual Plan draft_plan() = 0;
+  /// Tensors of its file that no plan reads: it was trained to use them.
+  virtual std::vector<std::string> unread() const { return {}; }
 
  protected:
   Drafter(Model& target, DrafterConfig config) : target_(target), config_(std::move(config)) {}
