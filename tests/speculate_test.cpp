@@ -383,6 +383,14 @@ TEST(StepCosts, ABusyMomentWhileDraftingIsNotTheCostOfDrafting) {
   EXPECT_LT(costs.target.at(8) / costs.target.at(1), 2.4);
 }
 
+TEST(StepCosts, InterruptedPassesLeaveTheShape) {
+  StepCosts costs;
+  costs.target = CostCurve({{1, 1.0}, {8, 2.0}});
+  for (int i = 0; i < 5000; ++i) costs.observe_target(1, i % 10 == 0 ? 3.0 : 1.0);  // plain steps alone
+  EXPECT_NEAR(costs.target.at(8) / costs.target.at(1), 2, 0.2);
+  EXPECT_NEAR(costs.speed, 1.1, 0.2);
+}
+
 TEST(Lookup, FindsWhatFollowedTheSameWords) {
   Lookup lookup;
   std::vector<int32_t> text = {1, 2, 3, 4, 5, 6, 7, 1, 2, 3};

@@ -6,10 +6,9 @@
 namespace onebit {
 namespace {
 
-constexpr double kSpeedRate = 0.3;   // how fast the shared speed follows
-constexpr double kShapeStep = 0.01;  // what one pass changes of a curve's shape at most; few enough to outlast the
-                                     // time that the speed takes to follow, when only some widths are in use
-constexpr double kExpected = 0.1;    // deviations up to that change it less
+constexpr double kSpeedRate = 0.1;   // how fast the shared speed follows
+constexpr double kShapeRate = 0.01;  // how fast a curve's shape follows: it hardly moves while the speed finds a new
+                                     // level, which it does at times when only some widths are in use
 constexpr double kMostSurprise = 2;  // a pass that took longer than that was interrupted
 constexpr double kLeastCost = 1e-6;
 
@@ -76,7 +75,7 @@ void StepCosts::observe(CostCurve& curve, int64_t rows, double ms) {
   const double expected = curve.at(static_cast<double>(rows));
   const double ratio = std::clamp(ms / (expected * speed), 1 / kMostSurprise, kMostSurprise);
   speed *= 1 + kSpeedRate * (ratio - 1);
-  curve.bend(static_cast<double>(rows), 1 + kShapeStep * std::clamp((ratio - 1) / kExpected, -1.0, 1.0));
+  curve.bend(static_cast<double>(rows), 1 + kShapeRate * (ratio - 1));
 }
 
 CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass,
