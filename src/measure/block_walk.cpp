@@ -29,6 +29,7 @@ void BlockWalk::look_up_embeddings() {
       to += table.n_in();
     }
   }
+  model_.file().release(model_.file().tensor(table.name));
 }
 
 Value BlockWalk::entry_of(int64_t block) const {

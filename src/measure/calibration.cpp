@@ -70,7 +70,10 @@ void Calibration::balance() {
         }
       }
     }
-    for (const Weight* matrix : input.matrices) add_column_squares(*matrix, norms);
+    for (const Weight* matrix : input.matrices) {
+      add_column_squares(*matrix, norms);
+      file_.release(file_.tensor(matrix->name));
+    }
     for (size_t j = 0; j < norms.size(); ++j) {
       input.rms.push_back(static_cast<float>(std::sqrt(energy[j])));
       input.column_norm.push_back(static_cast<float>(std::sqrt(norms[j])));
