@@ -50,6 +50,15 @@ def compare(args, kind):
             "ppl": round(ppl, 4), "ppl_llama": ppl_llama, "percent": round(100 * (ppl / ppl_llama - 1), 3)}
 
 
+def append(path, row):
+    new = not os.path.exists(path)
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("source")
@@ -63,21 +72,14 @@ def main():
     parser.add_argument("--csv")
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
-    rows = []
     print("| type | tensors | of another type | perplexity, 1bit | llama.cpp | difference |")
     print("|---|---|---|---|---|---|")
     for kind in args.types.split(","):
         row = compare(args, kind)
-        rows.append(row)
         print(f"| {kind} | {row['tensors']} | {row['other_types']} | {row['ppl']:.4f} | {row['ppl_llama']:.4f} | {row['percent']:+.3f} % |",
               flush=True)
-    if args.csv:
-        new = not os.path.exists(args.csv)
-        with open(args.csv, "a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if new:
-                writer.writeheader()
-            writer.writerows(rows)
+        if args.csv:
+            append(args.csv, row)
 
 
 if __name__ == "__main__":
