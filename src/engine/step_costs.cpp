@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace onebit {
 namespace {
 
 constexpr double kSpeedRate = 0.1;   // how fast the shared speed follows
-constexpr double kShapeRate = 0.01;  // how fast a curve's shape follows: it hardly moves while the speed finds a new
-                                     // level, which it does at times when only some widths are in use
+constexpr double kShapeShare = 0.1;  // of each of its steps, what a curve's shape takes too: little, since the speed
+                                     // finds a new level at times when only some widths are in use
 constexpr double kMostSurprise = 2;  // a pass that took longer than that was interrupted
 constexpr double kLeastCost = 1e-6;
 
@@ -74,8 +75,9 @@ void StepCosts::observe(CostCurve& curve, int64_t rows, double ms) {
   if (fixed || !curve.known() || rows <= 0) return;
   const double expected = curve.at(static_cast<double>(rows));
   const double ratio = std::clamp(ms / (expected * speed), 1 / kMostSurprise, kMostSurprise);
-  speed *= 1 + kSpeedRate * (ratio - 1);
-  curve.bend(static_cast<double>(rows), 1 + kShapeRate * (ratio - 1));
+  const double step = 1 + kSpeedRate * (ratio - 1);
+  speed *= step;
+  curve.bend(static_cast<double>(rows), std::pow(step, kShapeShare));  // a power: both stand still together
 }
 
 CostCurve measure_curve(int64_t least, int64_t most, double left_ms, const std::function<void(int64_t)>& pass,
