@@ -149,7 +149,7 @@ def table(rows):
         texts = collections.defaultdict(set)
         for runs in modes.values():
             for prompt, same in runs.items():
-                texts[prompt].update((r["text_crc"], r["predicted_n"]) for r in same)
+                texts[prompt].update((str(r["text_crc"]), str(r["predicted_n"])) for r in same)
         print(f"| {kind} | {temperature} | {1e3 * n / decode['plain']:.0f} | {1e3 * n / decode['adaptive']:.0f} | "
               f"{total['plain'] / total['adaptive']:.2f} | {best_fixed(total)} | {decode['plain'] / decode['adaptive']:.2f} | "
               f"{best_fixed(decode)} | {1 + accepted / max(rounds, 1):.2f} | {'yes' if all(len(t) == 1 for t in texts.values()) else 'no'} |")
