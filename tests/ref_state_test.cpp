@@ -281,8 +281,8 @@ TEST(RefDeathTest, BatchesOutsideTheLimitsAreBrokenInvariants) {
   EXPECT_DEATH(submit_sequence({.n_tok = 8}, {1}), "limits_.n_tok");
   EXPECT_DEATH(submit_sequence({.n_tok = 4, .pos = 62}, {1}), "pages");  // a page is missing
   EXPECT_DEATH(submit_sequence({.n_tok = 4}, {-1}), "pages");            // dropped
-  EXPECT_DEATH(submit_sequence({.n_tok = 4}, {2}), "n_pages");           // of no pool
-  EXPECT_DEATH(submit_sequence({.n_tok = 4, .slot = 2}, {1}), "n_slots");
+  EXPECT_DEATH(submit_sequence({.n_tok = 4}, {2}), "n_page_");           // of no pool
+  EXPECT_DEATH(submit_sequence({.n_tok = 4, .slot = 2}, {1}), "n_slot_");
   EXPECT_DEATH(submit_sequence({.n_tok = 4, .n_commit = 1}, {1}), "tape");           // nothing was verified
   EXPECT_DEATH(submit_sequence({.n_tok = 3, .phase = Phase::verify}, {1}), "tape");  // the tape holds two rows
   EXPECT_DEATH(submit_sequence({.n_tok = 4}, {1}, {1, 1}), "output");

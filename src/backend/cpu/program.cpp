@@ -101,13 +101,13 @@ CpuProgram::CpuProgram(const Plan& plan, std::span<StatePool* const> pools, cons
       weights_(weights),
       pool_(pool),
       placement_(place_values(plan, limits)),
-      values_(placement_.bytes) {
+      values_(placement_.bytes),
+      check_(plan, limits) {
   run_.kernels = &kernels;
   run_.membership = std::move(membership);
   run_.rows.resize(static_cast<size_t>(limits.n_tok));
   for (const Step& step : plan_.steps()) steps_.push_back(bind(step, pools));
   for (const PlanOutput& output : plan_.outputs()) CHECK(plan_.info(output.value).type != Dtype::act);
-  slots_seen_.assign(static_cast<size_t>(bounds_.n_slot), -1);
   find_choices();
   allocate_scratch();
   place_barriers();
@@ -143,25 +143,18 @@ void CpuProgram::bind_weights(const Step& step, CpuStep& bound) {
       CHECK(form == LoadedWeight::Form::strips || form == LoadedWeight::Form::floats);
     }
   }
-  if (step.op == Op::embed) bounds_.n_token_id = step.weights[0]->n_out();
-  if (step.op == Op::embed || step.op == Op::select_walk) bounds_.needs_tokens = true;
 }
 
 void CpuProgram::bind_state(const Step& step, std::span<StatePool* const> pools, CpuStep& bound) {
   for (StatePool* pool : pools) {
     auto* states = dynamic_cast<States*>(pool);
     CHECK(states);
-    if (!bound.state) bound.state = states->find(step.state);
+    bound.state = states->find(step.state);
+    if (!bound.state) continue;
+    check_.add_state(step, states->sizes());
+    return;
   }
-  CHECK(bound.state);
-  if (const auto* kv = std::get_if<KvMemory>(bound.state)) bounds_.n_page = kv->n_pages;
-  if (const auto* net = std::get_if<DeltaMemory>(bound.state)) {
-    bounds_.n_slot = net->n_slots;
-    bounds_.n_tape = net->n_tape;
-  }
-  if (const auto* rows = std::get_if<RowsMemory>(bound.state)) {
-    (step.op == Op::load_rows ? bounds_.n_loaded_row : bounds_.n_stored_row) = rows->n_rows;
-  }
+  CHECK(!"the state belongs to one of the pools");
 }
 
 const RopeTable* CpuProgram::rope_table(const RopeParams& params, const float* factors) {
@@ -255,43 +248,8 @@ const std::vector<bool>& CpuProgram::barriers() const {
   return is_one_tile(run_.n_tok) ? one_tile_barriers_ : barriers_;
 }
 
-void CpuProgram::check_batch(const Batch& batch) {
-  const int64_t n_tok = batch.n_tok();
-  CHECK(n_tok > 0 && n_tok <= limits_.n_tok && batch.n_out() <= limits_.n_out);
-  int32_t row = 0;
-  for (const Sequence& sequence : batch.sequences) {
-    CHECK(sequence.row == row && sequence.n_tok > 0 && sequence.pos >= 0 && sequence.n_commit >= 0);
-    row += sequence.n_tok;
-    if (bounds_.n_page > 0) {
-      for (const int32_t page : sequence.pages) CHECK(page >= -1 && page < bounds_.n_page);
-    }
-    if (bounds_.n_slot == 0) continue;
-    CHECK(sequence.slot >= 0 && sequence.slot < bounds_.n_slot && sequence.n_commit <= bounds_.n_tape);
-    CHECK(sequence.phase != Phase::verify || sequence.n_tok <= bounds_.n_tape);
-    int32_t& seen = slots_seen_[static_cast<size_t>(sequence.slot)];
-    CHECK(seen != static_cast<int32_t>(last_));  // two sequences of one slot have no order
-    seen = static_cast<int32_t>(last_);
-  }
-  for (int64_t i = 0; i < batch.n_out(); ++i) {
-    const int32_t output = batch.outputs[static_cast<size_t>(i)];
-    CHECK(output >= 0 && output < n_tok && (i == 0 || output > batch.outputs[static_cast<size_t>(i - 1)]));
-  }
-  CHECK(!bounds_.needs_tokens || static_cast<int64_t>(batch.tokens.size()) == n_tok);
-  if (bounds_.n_token_id > 0) {
-    for (const int32_t token : batch.tokens) CHECK(token >= 0 && token < bounds_.n_token_id);
-  }
-  if (bounds_.n_stored_row > 0 && !batch.tap_rows.empty()) {
-    CHECK(static_cast<int64_t>(batch.tap_rows.size()) == n_tok);
-    for (const int32_t to : batch.tap_rows) CHECK(to < bounds_.n_stored_row);
-  }
-  if (bounds_.n_loaded_row > 0) {
-    CHECK(static_cast<int64_t>(batch.source_rows.size()) == n_tok);
-    for (const int32_t source : batch.source_rows) CHECK(source >= 0 && source < bounds_.n_loaded_row);
-  }
-}
-
 Ticket CpuProgram::submit(const Batch& batch) {
-  check_batch(batch);
+  check_.check(batch);
   run_.batch = &batch;
   choices_only_ = batch.choices_only;
   run_.n_tok = batch.n_tok();

@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/step.h"
+#include "plan/batch_check.h"
 
 namespace onebit::cpu {
 
@@ -25,12 +26,6 @@ class CpuProgram : public Program {
   std::vector<StepTime> step_times() const override;
 
  private:
-  /// An upper bound that batches are checked against; 0 where the plan has no such operand.
-  struct Bounds {
-    int64_t n_page = 0, n_slot = 0, n_tape = 0, n_stored_row = 0, n_loaded_row = 0, n_token_id = 0;
-    bool needs_tokens = false;
-  };
-
   CpuStep bind(const Step& step, std::span<StatePool* const> pools);
   void bind_weights(const Step& step, CpuStep& bound);
   void bind_state(const Step& step, std::span<StatePool* const> pools, CpuStep& bound);
@@ -40,7 +35,6 @@ class CpuProgram : public Program {
   void place_barriers();
   void find_next_matrices();
   const std::vector<bool>& barriers() const;
-  void check_batch(const Batch& batch);
   void run_thread(int thread);
   void run_measured(Worker& worker);
   template <class T>
@@ -62,9 +56,8 @@ class CpuProgram : public Program {
   int64_t claims_stride_ = 0;
   Pages thread_scratch_, shared_scratch_;
   int64_t thread_bytes_ = 0;  // of each thread
-  Bounds bounds_;
-  std::vector<int32_t> slots_seen_;  // by slot: the run that used it last
-  std::vector<StepTime> times_;      // by step, of thread 0 with its waiting; empty: not measured
+  BatchCheck check_;
+  std::vector<StepTime> times_;  // by step, of thread 0 with its waiting; empty: not measured
   Run run_;
   Ticket last_ = 0;
   bool choices_only_ = false;  // of the last batch

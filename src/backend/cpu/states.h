@@ -66,6 +66,7 @@ class States : public StatePool {
 
   /// The memory of one of this pool's states, nullptr for a state of another pool.
   Memory* find(const State* state);
+  const StateSizes& sizes() const { return sizes_; }
 
  private:
   /// The memory of a slot, or a page, of each state in order.

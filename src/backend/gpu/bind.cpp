@@ -72,15 +72,19 @@ const QuantizeParams& Binder::quantization(Value acts) const {
   std::abort();
 }
 
-template <class T>
-const T& Binder::memory_of(const Step& step) const {
-  for (StatePool* pool : pools_) {
+const States& pool_of(const Step& step, std::span<StatePool* const> pools) {
+  for (StatePool* pool : pools) {
     const auto* states = dynamic_cast<States*>(pool);
     CHECK(states);
-    if (const Memory* memory = states->find(step.state)) return std::get<T>(*memory);
+    if (states->find(step.state)) return *states;
   }
   CHECK(!"the state belongs to one of the pools");
   std::abort();
+}
+
+template <class T>
+const T& Binder::memory_of(const Step& step) const {
+  return std::get<T>(*pool_of(step, pools_).find(step.state));
 }
 
 void Binder::want_scratch(int64_t bytes) { scratch_->bytes = std::max(scratch_->bytes, bytes); }
@@ -140,11 +144,7 @@ Enqueue Binder::bind_heads(const Group& group) {
   call.table =
       rope_table(params, first.weights.empty() ? nullptr : weights_.plain(*first.weights[0])).table.as<float2>();
   const Step* store = group.store >= 0 ? &step(group.store) : nullptr;
-  if (store) {
-    bounds_.caches_rows = true;
-    call.cache = memory_of<KvMemory>(*store);
-    bounds_.n_page = call.cache.n_pages;
-  }
+  if (store) call.cache = memory_of<KvMemory>(*store);
   const auto job_of = [&](const Operand& x, int64_t offset, int64_t head_stride, int64_t n_head) {
     CHECK(call.n_job < HeadsCall::kMostJobs);
     HeadJob& job = call.jobs[call.n_job++];
@@ -274,8 +274,6 @@ Enqueue Binder::bind_step(const Step& step) {
 Enqueue Binder::bind_rows(const Step& step) {
   if (step.op == Op::embed) {
     const DeviceWeight& table = weights_.get(*step.weights[0]);
-    bounds_.n_token_id = table.n_out;
-    bounds_.needs_tokens = true;
     const Operand y = operand(step.out[0]);
     return [=, &table](const Run& run) { gather(table, run.rows.tokens, run.rows.n_tok, y.f32(), run.stream); };
   }
@@ -287,11 +285,9 @@ Enqueue Binder::bind_rows(const Step& step) {
   }
   const auto memory = memory_of<RowsMemory>(step);
   if (step.op == Op::load_rows) {
-    bounds_.n_loaded_row = memory.n_rows;
     const Operand y = operand(step.out[0]);
     return [=](const Run& run) { gpu::load_rows(memory, run.rows.source_rows, y.f32(), run.rows.n_tok, run.stream); };
   }
-  bounds_.n_stored_row = memory.n_rows;
   const Operand x = operand(step.in[0]);
   const int64_t offset = std::get<RowsParams>(step.params).offset;
   return [=](const Run& run) {
@@ -374,9 +370,7 @@ Enqueue Binder::bind_rope(const Step& step) {
 
 Enqueue Binder::bind_attention(const Step& step) {
   const auto memory = memory_of<KvMemory>(step);
-  bounds_.n_page = memory.n_pages;
   const Operand first = operand(step.in[0]);
-  bounds_.caches_rows |= step.op != Op::block_attention;
   if (step.op == Op::kv_store) {
     const Operand v = operand(step.in[1]);
     return [=](const Run& run) { gpu::kv_store(first.f32(), v.f32(), run.rows, memory, run.stream); };
@@ -421,8 +415,6 @@ Enqueue Binder::bind_delta_net(const Step& step) {
     fail(ErrorKind::refused, "delta net heads of {}x{} are more than this device's kernels take", params.d_v,
          params.d_k);
   }
-  bounds_.n_slot = memory.n_slots;
-  bounds_.n_tape = memory.n_tape;
   want_scratch(delta_net_scratch_bytes(params, memory, limits_.n_tok));
   DeltaNetCall call;
   call.u = operand(step.in[0]).f32();
@@ -529,8 +521,6 @@ Enqueue Binder::bind_walk(const Step& step) {
   const DeviceWeight &before = weights_.get(*step.weights[0]), &after = weights_.get(*step.weights[1]);
   const Operand candidates = operand(step.in[0]), unary = operand(step.in[1]);
   const int64_t rank = before.n_in, k = candidates.info.width;
-  bounds_.needs_tokens = true;
-  bounds_.n_token_id = bounds_.n_token_id > 0 ? std::min(bounds_.n_token_id, before.n_out) : before.n_out;
   // Scratch: ids of the anchors and candidates, then their codebook rows.
   const auto id_bytes = [](int64_t n) { return (n * 4 + 255) / 256 * 256; };
   const int64_t most = limits_.n_tok + unary.max_rows * k;

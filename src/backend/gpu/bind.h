@@ -46,12 +46,8 @@ struct Scratch {
   int64_t bytes = 0;  // wanted
 };
 
-/// Upper bounds that batches are checked against; 0 where the plan has no such operand.
-struct Bounds {
-  int64_t n_page = 0, n_slot = 0, n_tape = 0, n_stored_row = 0, n_loaded_row = 0, n_token_id = 0;
-  bool needs_tokens = false;
-  bool caches_rows = false;  // rows' own positions need a page
-};
+/// The pool that owns the step's state.
+const States& pool_of(const Step& step, std::span<StatePool* const> pools);
 
 class Binder {
  public:
@@ -62,7 +58,6 @@ class Binder {
   std::vector<BoundGroup> groups();
   /// Memory of the values; results are read from there.
   uint8_t* data(Value v) const { return arena_.data() + placement_.offset[static_cast<size_t>(v.id)]; }
-  const Bounds& bounds() const { return bounds_; }
 
  private:
   /// A value in memory.
@@ -130,7 +125,6 @@ class Binder {
   std::vector<Group> groups_;
   Placement placement_;
   DeviceMemory arena_;
-  Bounds bounds_;
   std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
   std::vector<std::unique_ptr<RopeTable>> ropes_;
   std::vector<DeviceMemory> delta_counters_;

@@ -71,7 +71,11 @@ GpuProgram::GpuProgram(const Plan& plan, std::span<StatePool* const> pools, cons
       limits_(limits),
       stream_(std::move(stream)),
       binder_(plan_, pools, limits, weights, chip, std::move(membership), stream_->get()),
-      groups_(binder_.groups()) {
+      groups_(binder_.groups()),
+      check_(plan_, limits) {
+  for (const Step& step : plan_.steps()) {
+    if (step.state) check_.add_state(step, pool_of(step, pools).sizes());
+  }
   int64_t bytes = 0;
   for (const PlanOutput& output : plan_.outputs()) {
     const ValueInfo& info = plan_.info(output.value);
@@ -81,7 +85,6 @@ GpuProgram::GpuProgram(const Plan& plan, std::span<StatePool* const> pools, cons
     bytes += aligned(max_rows(info, limits_) * info.width * 4);
   }
   results_ = PinnedMemory(bytes, "a program's results");
-  slots_seen_.assign(static_cast<size_t>(binder_.bounds().n_slot), -1);
   reserve_pages(kFirstPages);
 }
 
@@ -98,44 +101,6 @@ void GpuProgram::reserve_pages(int64_t n) {
   const int64_t bytes = BatchLayout(limits_.n_tok, limits_.n_out, limits_.n_tok).pages + most_pages_ * 4;
   host_batch_ = PinnedMemory(bytes, "batches");
   batch_ = DeviceMemory(bytes, "batches");
-}
-
-void GpuProgram::check_batch(const Batch& batch) {
-  const Bounds& bounds = binder_.bounds();
-  const int64_t n_tok = batch.n_tok();
-  CHECK(n_tok > 0 && n_tok <= limits_.n_tok && batch.n_out() <= limits_.n_out);
-  int32_t row = 0;
-  for (const Sequence& sequence : batch.sequences) {
-    CHECK(sequence.row == row && sequence.n_tok > 0 && sequence.pos >= 0 && sequence.n_commit >= 0);
-    row += sequence.n_tok;
-    if (bounds.n_page > 0) {
-      for (const int32_t page : sequence.pages) CHECK(page >= -1 && page < bounds.n_page);
-      const int64_t n_cached = sequence.pos + (bounds.caches_rows ? sequence.n_tok : 0);
-      CHECK(n_cached <= static_cast<int64_t>(sequence.pages.size()) * kPageTokens);
-    }
-    if (bounds.n_slot == 0) continue;
-    CHECK(sequence.slot >= 0 && sequence.slot < bounds.n_slot && sequence.n_commit <= bounds.n_tape);
-    CHECK(sequence.phase != Phase::verify || sequence.n_tok <= bounds.n_tape);
-    int32_t& seen = slots_seen_[static_cast<size_t>(sequence.slot)];
-    CHECK(seen != static_cast<int32_t>(last_));  // two sequences of one slot have no order
-    seen = static_cast<int32_t>(last_);
-  }
-  for (int64_t i = 0; i < batch.n_out(); ++i) {
-    const int32_t output = batch.outputs[static_cast<size_t>(i)];
-    CHECK(output >= 0 && output < n_tok && (i == 0 || output > batch.outputs[static_cast<size_t>(i - 1)]));
-  }
-  CHECK(!bounds.needs_tokens || static_cast<int64_t>(batch.tokens.size()) == n_tok);
-  if (bounds.n_token_id > 0) {
-    for (const int32_t token : batch.tokens) CHECK(token >= 0 && token < bounds.n_token_id);
-  }
-  if (bounds.n_stored_row > 0 && !batch.tap_rows.empty()) {
-    CHECK(static_cast<int64_t>(batch.tap_rows.size()) == n_tok);
-    for (const int32_t to : batch.tap_rows) CHECK(to < bounds.n_stored_row);
-  }
-  if (bounds.n_loaded_row > 0) {
-    CHECK(static_cast<int64_t>(batch.source_rows.size()) == n_tok);
-    for (const int32_t source : batch.source_rows) CHECK(source >= 0 && source < bounds.n_loaded_row);
-  }
 }
 
 GpuProgram::Shape GpuProgram::shape_of(const Batch& batch) const {
@@ -211,7 +176,7 @@ BatchRows GpuProgram::bring(const Batch& batch) {
 
 Ticket GpuProgram::submit(const Batch& batch) {
   stream_->use_device();
-  check_batch(batch);
+  check_.check(batch);
   const Shape shape = shape_of(batch);
   const Run run{bring(batch), stream_->get(), shape.taps, shape.context, shape.mix, shape.mix_outputs};
   n_tok_ = shape.n_tok;

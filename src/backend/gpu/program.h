@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "backend/gpu/bind.h"
+#include "plan/batch_check.h"
 
 namespace onebit::gpu {
 
@@ -52,7 +53,6 @@ class GpuProgram : public Program {
     int64_t at = 0;  // in results_
   };
 
-  void check_batch(const Batch& batch);
   Shape shape_of(const Batch& batch) const;
   /// Writes the batch into pinned memory and starts its copy; gives what kernels see.
   BatchRows bring(const Batch& batch);
@@ -88,7 +88,7 @@ class GpuProgram : public Program {
   std::vector<std::unique_ptr<Event>> marks_;  // before each group and after the last; empty: not measuring
   std::vector<StepTime> times_;                // by group
   std::list<Recorded> recorded_;               // most recently used first
-  std::vector<int32_t> slots_seen_;
+  BatchCheck check_;
   int32_t n_tok_ = 0, n_out_ = 0;  // of the last run
   Ticket last_ = 0;
 };

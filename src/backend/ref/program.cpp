@@ -28,7 +28,11 @@ std::vector<float> decoded(const Weight& weight) {
 
 RefProgram::RefProgram(const Plan& plan, std::span<StatePool* const> pools, const PlanLimits& limits,
                        const std::function<bool(const Weight*)>& loaded, Membership membership)
-    : plan_(plan), limits_(limits), arena_(place_values(plan, limits)), membership_(std::move(membership)) {
+    : plan_(plan),
+      limits_(limits),
+      arena_(place_values(plan, limits)),
+      membership_(std::move(membership)),
+      check_(plan, limits) {
   for (const Step& step : plan_.steps()) {
     Bound bound;
     for (const Weight* weight : step.weights) {
@@ -48,43 +52,14 @@ void RefProgram::bind_state(const Step& step, std::span<StatePool* const> pools,
     CHECK(states);
     bound.state = states->find(step.state);
     if (!bound.state) continue;
-    if (std::holds_alternative<KvState>(step.state->kind)) cache_sizes_ = states->sizes();
-    if (std::holds_alternative<DeltaNetState>(step.state->kind)) slot_sizes_ = states->sizes();
+    check_.add_state(step, states->sizes());
     return;
   }
   CHECK(!"the state belongs to one of the pools");
 }
 
-bool RefProgram::uses(Op op) const {
-  return std::any_of(plan_.steps().begin(), plan_.steps().end(), [op](const Step& step) { return step.op == op; });
-}
-
-void RefProgram::check_batch(const Batch& batch) const {
-  const int64_t n_tok = batch.n_tok();
-  CHECK(n_tok > 0 && n_tok <= limits_.n_tok && batch.n_out() <= limits_.n_out);
-  int32_t row = 0;
-  std::vector<int32_t> slots;
-  for (const Sequence& sequence : batch.sequences) {
-    CHECK(sequence.row == row && sequence.n_tok > 0 && sequence.pos >= 0 && sequence.n_commit >= 0);
-    row += sequence.n_tok;
-    for (int32_t page : sequence.pages) CHECK(page >= -1 && (page < cache_sizes_.n_pages || cache_sizes_.n_pages == 0));
-    slots.push_back(sequence.slot);
-  }
-  if (uses(Op::delta_net)) {
-    std::sort(slots.begin(), slots.end());
-    CHECK(slots.front() >= 0 && slots.back() < slot_sizes_.n_slots);
-    CHECK(std::adjacent_find(slots.begin(), slots.end()) == slots.end());  // two sequences of one slot have no order
-  }
-  for (int64_t i = 0; i < batch.n_out(); ++i) {
-    const int32_t output = batch.outputs[static_cast<size_t>(i)];
-    CHECK(output >= 0 && output < n_tok && (i == 0 || output > batch.outputs[static_cast<size_t>(i - 1)]));
-  }
-  if (uses(Op::embed) || uses(Op::select_walk)) CHECK(static_cast<int64_t>(batch.tokens.size()) == n_tok);
-  if (uses(Op::load_rows)) CHECK(static_cast<int64_t>(batch.source_rows.size()) == n_tok);
-}
-
 Ticket RefProgram::submit(const Batch& batch) {
-  check_batch(batch);
+  check_.check(batch);
   tokens_.clear();
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     for (int32_t i = 0; i < batch.sequences[s].n_tok; ++i) {

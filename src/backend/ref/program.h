@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/ref/call.h"
+#include "plan/batch_check.h"
 
 namespace onebit::ref {
 
@@ -28,8 +29,6 @@ class RefProgram : public Program {
   };
 
   void bind_state(const Step& step, std::span<StatePool* const> pools, Bound& bound);
-  void check_batch(const Batch& batch) const;
-  bool uses(Op op) const;
   template <class T>
   void copy_out(int index, int64_t row, std::span<T> to, Dtype type) const;
 
@@ -40,8 +39,7 @@ class RefProgram : public Program {
   std::vector<Bound> bound_;      // by step
   std::vector<uint64_t> memory_;  // the arena's bytes
   std::vector<TokenRow> tokens_;
-  StateSizes cache_sizes_;         // of the pool that owns the plan's caches
-  StateSizes slot_sizes_;          // of the pool that owns its recurrent states
+  BatchCheck check_;
   int64_t n_tok_ = 0, n_out_ = 0;  // rows of the last run
   Ticket last_ = 0;
 };
