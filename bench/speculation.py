@@ -4,11 +4,12 @@
 usage: bench/speculation.py [--binary build/1bit] [-m models/demo-H32.gguf] [--dflash models/demo-dflash2.gguf]
                             [--prompts FILE.json,...] [--only NAME or KIND,...] [--temperatures 0,0.7,1]
                             [--fixed 1,2,3,5,7,11,15] [--gen 256] [--reps 5] [--csv FILE] [--port 8731] [-- FLAGS ...]
-       bench/speculation.py --table FILE ...
+       bench/speculation.py --table FILE ... [--medians FILE]
 
 Each repetition asks for every prompt at every temperature in every mode, one request at a time; which mode comes first changes from
 prompt to prompt and with each repetition. "plain" is a server without a drafter, the other modes share one with it; prompts are never reused. --csv
-goes on with a file's repetitions, so that a long measurement can be made in pieces, and prints the table of all of it. The table gives times of plain over times of the mode, prompt included: medians over repetitions, summed over prompts. Sampled
+goes on with a file's repetitions, so that a long measurement can be made in pieces, and prints the table of all of it. --medians
+writes one line for all repetitions of a prompt, to be kept; "rep" is their number there. The table gives times of plain over times of the mode, prompt included: medians over repetitions, summed over prompts. Sampled
 texts have one seed, so all repetitions and modes write the same.
 """
 import argparse
@@ -135,6 +136,18 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+def medians(rows):
+    """One row for all repetitions of a prompt in a mode; `text_crc` is empty where texts differed."""
+    same = collections.defaultdict(list)
+    for r in rows:
+        same[r["prompt"], r["kind"], r["temperature"], r["mode"]].append(r)
+    for key, reps in same.items():
+        texts = {str(r["text_crc"]) for r in reps}
+        numbers = {f: round(statistics.median(float(r[f]) for r in reps), 3) for f in FIELDS[5:-1]}
+        yield {**dict(zip(FIELDS, key)), "rep": len(reps), **{f: f"{x:g}" for f, x in numbers.items()},
+               "text_crc": texts.pop() if len(texts) == 1 else ""}
+
+
 def table(rows):
     """Rows: kind and temperature. Times are medians over repetitions of each prompt, then summed over prompts."""
     groups = collections.defaultdict(lambda: collections.defaultdict(lambda: collections.defaultdict(list)))
@@ -180,9 +193,13 @@ def main():
     parser.add_argument("--csv")
     parser.add_argument("--port", type=int, default=8731)
     parser.add_argument("--table", nargs="+", help="only print the table of these CSV files")
+    parser.add_argument("--medians", help="file to write medians by prompt to")
     parser.add_argument("flags", nargs="*")
     args = parser.parse_args()
-    table([row for path in args.table for row in read(path)] if args.table else run(args))
+    rows = [row for path in args.table for row in read(path)] if args.table else run(args)
+    if args.medians:
+        write(args.medians, medians(rows))
+    table(rows)
 
 
 if __name__ == "__main__":
