@@ -104,7 +104,8 @@ def measure(command, args):
         extra.append(events[0] * 1e3 - timings["prompt_ms"])
     row["first_token_extra_ms"] = statistics.median(extra)
     events, timings = ask(port, args.gen)
-    row["streamed_tps"] = (len(events) - 1) / (events[-1] - events[0])
+    # Tokens, not events: one that ends inside a character comes with the next.
+    row["streamed_tps"] = (timings["predicted_n"] - 1) / (events[-1] - events[0])
     row["loss_percent"] = 100 * (1 - row["streamed_tps"] / timings["predicted_per_second"])
     process.send_signal(signal.SIGTERM)
     process.wait()
