@@ -16,6 +16,7 @@ namespace onebit::test {
 namespace {
 
 constexpr int32_t kVocab = 8, kCandidates = 5, kDrafts = 2, kRank = 3;
+constexpr int32_t kTokens = kVocab + kDrafts;  // with one for each drafted position
 constexpr size_t kSteps = 100000, kAtOnce = 50;
 
 using Ids = std::vector<int32_t>;
@@ -35,12 +36,12 @@ class FixedDrafter {
       return random_values(rig_.random(), n * width, scale);
     };
     // Row kVocab + i is what the i-th drafted position is embedded as; those before belong to anchors.
-    logits_ = table(kVocab + kDrafts, kVocab, 1.5f), gamma_ = table(kVocab + kDrafts, kRank, 1);
-    predecessor_ = table(kVocab, kRank, 1), successor_ = table(kVocab, kRank, 1);
+    logits_ = table(kTokens, kVocab, 1.5f), gamma_ = table(kTokens, kRank, 1);
+    predecessor_ = table(kTokens, kRank, 1), successor_ = table(kTokens, kRank, 1);
     const auto [candidates, unary] = rig_.plan.top_k(rig_.plan.gather_rows(rig_.feed(kVocab, logits_)), kCandidates);
     const Plan::Walk walk =
         rig_.plan.select_walk(candidates, unary, rig_.plan.gather_rows(rig_.feed(kRank, gamma_)),
-                              rig_.floats({kVocab, kRank}, predecessor_), rig_.floats({kVocab, kRank}, successor_));
+                              rig_.floats({kTokens, kRank}, predecessor_), rig_.floats({kTokens, kRank}, successor_));
     rig_.check("ids", walk.ids);
     rig_.check("confidence", walk.confidence);
     rig_.check("scores", walk.scores);
