@@ -164,7 +164,7 @@ TEST(Cpu, CountsDenormalNumbersAsZeroWhileItRuns) {
 TEST(Cpu, RowsReadBackFromStripsAreThoseOfTheFile) {
   ThreadPool threads(2);
   Rng rng(5);
-  for (const char* isa : {"portable", "avx2", "avxvnni", "avx512", "amx"}) {
+  for (const char* isa : {"portable", "avx2", "avxvnni", "avx512", "amx", "dotprod"}) {
     const cpu::Kernels* kernels = nullptr;
     try {
       kernels = &cpu::choose_kernels(isa);
@@ -278,7 +278,7 @@ TEST(Cpu, WeightsTakeAboutTheirFileSize) {
 }
 
 TEST(Cpu, NamesTheInstructionSetsThatItKnows) {
-  expect_error(ErrorKind::usage, {"sse9", "amx", "avx512", "avxvnni", "avx2", "portable"}, [] { cpu(1, "sse9"); });
+  expect_error(ErrorKind::usage, {"sse9", "amx", "avx512", "avxvnni", "avx2", "dotprod", "portable"}, [] { cpu(1, "sse9"); });
   EXPECT_NE(cpu(1, "portable")->info().description.find("portable"), std::string::npos);
 }
 

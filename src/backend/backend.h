@@ -126,7 +126,7 @@ enum class SplitMode : uint8_t {
 
 struct BackendOptions {
   int n_threads = 0;  // 0: the cores this process may use
-  std::string isa;    // cpu: "" picks the best; "amx", "avx512", "avxvnni", "avx2", "portable"
+  std::string isa;    // cpu: "" picks the best; "amx", "avx512", "avxvnni", "avx2", "dotprod", "portable"
   SplitMode split = SplitMode::automatic;
   std::vector<double> shares = {};  // of the layers, by device; empty: by their free memory
   int ordinal = 0;                  // which of several devices of one name, when the name has no number

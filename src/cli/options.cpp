@@ -92,7 +92,7 @@ const std::vector<FlagRow>& flag_rows() {
       {"-t,--threads", &O::n_threads, "N", "all usable cores", kEngineCommands | kMeasureCommands | kConvert,
        "worker threads", 0, 1024},
       {"--isa", &O::isa, "NAME", "the best", kEngineCommands | kMeasureCommands,
-       "instructions of the cpu device: amx, avx512, avxvnni, avx2, portable"},
+       "instructions of the cpu device: amx, avx512, avxvnni, avx2, dotprod (Arm), portable"},
       {"-c,--ctx-size", &O::n_ctx, "N", "what the model was trained for, at most 8192", kEngineCommands,
        "longest sequence in tokens, prompt and answer together; 0 is the default", 0, kMany},
       {"-c,--ctx-size/--ctx", &O::n_ctx, "N", "512", kMeasureCommands, "tokens of a chunk of the text", 0, 1 << 20},

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -27,6 +28,7 @@ struct Bound {
   Tolerance tolerance = Tolerance::exact;
   double terms = 1;
   std::function<double(int64_t row, int64_t column)> magnitude = {};
+  double least = 0;  // size that every row has at least: sums that cancel err by the size of their terms
 };
 
 /// Results of more rows than this may come from f16 products on devices that have them (Device::halves): each product
@@ -47,6 +49,13 @@ inline double units(const Bound& bound, bool halves) {
   return 0;
 }
 
+/// Of the absolute values; NaN is ignored.
+inline float largest(std::span<const float> x) {
+  float most = 0;
+  for (const float value : x) most = std::max(most, std::fabs(value));
+  return most;
+}
+
 /// Rows of `width` columns. `exact` compares bits (0 and -0 differ); by any other class a NaN agrees with nothing.
 inline std::string compare(std::span<const float> expected, std::span<const float> actual, int64_t width,
                            const Bound& bound, bool halves = false) {
@@ -59,8 +68,7 @@ inline std::string compare(std::span<const float> expected, std::span<const floa
       return fmt::format("[{}, {}] is {:.9g}, expected exactly {:.9g}", row, column, actual[i], expected[i]);
     }
     if (column == 0 && !bound.magnitude) {
-      row_size = 0;
-      for (float x : expected.subspan(i, static_cast<size_t>(width))) row_size = std::fmax(row_size, std::fabs(x));
+      row_size = std::max<double>(bound.least, largest(expected.subspan(i, static_cast<size_t>(width))));
     }
     const double magnitude = bound.magnitude ? bound.magnitude(row, column) : row_size;
     const double allowed =

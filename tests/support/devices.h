@@ -24,7 +24,7 @@ inline std::vector<Device> test_devices() {
   std::vector<Device> usable;
   for (const Device& device :
        {Device{"ref", ""}, Device{"cpu", "portable"}, Device{"cpu", "avx2"}, Device{"cpu", "avxvnni"},
-        Device{"cpu", "avx512"}, Device{"cpu", "amx"}, Device{"cuda", ""}}) {
+        Device{"cpu", "avx512"}, Device{"cpu", "amx"}, Device{"cpu", "dotprod"}, Device{"cuda", ""}}) {
     try {
       device.make();
       usable.push_back(device);

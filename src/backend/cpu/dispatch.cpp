@@ -1,11 +1,11 @@
 #include "backend/cpu/dispatch.h"
 
-#include <array>
-
-#ifdef ONEBIT_NATIVE_ISA
+#if defined(ONEBIT_X86_ISA)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(ONEBIT_ARM_ISA)
+#include <sys/auxv.h>
 #endif
 
 #include "base/error.h"
@@ -13,7 +13,7 @@
 namespace onebit::cpu {
 namespace {
 
-#ifdef ONEBIT_NATIVE_ISA
+#if defined(ONEBIT_X86_ISA)
 bool has_avx2() {
   constexpr unsigned kF16c = 1u << 29;  // leaf 1, ecx; Clang 14 doesn't know it by name
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -37,6 +37,11 @@ bool has_amx() {
   return has_avx512() && __builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
          (d & kAll) == kAll && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
+#elif defined(ONEBIT_ARM_ISA)
+bool has_dotprod() {
+  constexpr unsigned long kDotProducts = 1ul << 20;  // HWCAP_ASIMDDP
+  return getauxval(AT_HWCAP) & kDotProducts;
+}
 #endif
 
 bool always() { return true; }
@@ -48,37 +53,38 @@ struct Choice {
   const Kernels* (*table)();
 };
 
-/// Best first.
-std::array<Choice, 5> choices() {
-#ifdef ONEBIT_NATIVE_ISA
-  return {{{"amx", has_amx, amx_kernels},
-           {"avx512", has_avx512, avx512_kernels},
-           {"avxvnni", has_avxvnni, avxvnni_kernels},
-           {"avx2", has_avx2, avx2_kernels},
-           {"portable", always, portable_kernels}}};
+/// Best first; those of another processor family, or that the build leaves out, have no table.
+constexpr Choice kChoices[] = {
+#if defined(ONEBIT_X86_ISA)
+    {"amx", has_amx, amx_kernels},
+    {"avx512", has_avx512, avx512_kernels},
+    {"avxvnni", has_avxvnni, avxvnni_kernels},
+    {"avx2", has_avx2, avx2_kernels},
 #else
-  return {{{"amx", never, nullptr},
-           {"avx512", never, nullptr},
-           {"avxvnni", never, nullptr},
-           {"avx2", never, nullptr},
-           {"portable", always, portable_kernels}}};
+    {"amx", never, nullptr},
+    {"avx512", never, nullptr},
+    {"avxvnni", never, nullptr},
+    {"avx2", never, nullptr},
 #endif
-}
+#if defined(ONEBIT_ARM_ISA)
+    {"dotprod", has_dotprod, dotprod_kernels},
+#else
+    {"dotprod", never, nullptr},
+#endif
+    {"portable", always, portable_kernels},
+};
 
 }  // namespace
 
 const Kernels& choose_kernels(const std::string& isa) {
-  for (const Choice& choice : choices()) {
+  for (const Choice& choice : kChoices) {
     if (!isa.empty() && isa != choice.isa) continue;
     if (choice.usable()) return *choice.table();
     if (isa.empty()) continue;
-#ifdef ONEBIT_NATIVE_ISA
-    fail(ErrorKind::refused, "instruction set {}: this machine lacks it; use another, such as avx2 or portable", isa);
-#else
-    fail(ErrorKind::refused, "instruction set {}: this build has only portable", isa);
-#endif
+    fail(ErrorKind::refused, "instruction set {}: this {} lacks it; use another, such as portable", isa,
+         choice.table ? "machine" : "build");
   }
-  fail(ErrorKind::usage, "unknown instruction set \"{}\"; known: amx, avx512, avxvnni, avx2, portable", isa);
+  fail(ErrorKind::usage, "unknown instruction set \"{}\"; known: amx, avx512, avxvnni, avx2, dotprod, portable", isa);
 }
 
 }  // namespace onebit::cpu

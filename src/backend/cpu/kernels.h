@@ -84,5 +84,6 @@ const Kernels* avx2_kernels();
 const Kernels* avxvnni_kernels();
 const Kernels* avx512_kernels();
 const Kernels* amx_kernels();
+const Kernels* dotprod_kernels();
 
 }  // namespace onebit::cpu

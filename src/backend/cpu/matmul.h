@@ -25,6 +25,7 @@ ONEBIT_TILES(portable)
 ONEBIT_TILES(avx2)
 ONEBIT_TILES(avxvnni)
 ONEBIT_TILES(avx512)
+ONEBIT_TILES(dotprod)
 #undef ONEBIT_TILES
 
 // AMX: tiles are set up by enter_wide and given back by leave_wide. Wide blocks have signed codes (Kernels::wide_zero =

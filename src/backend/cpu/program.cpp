@@ -87,6 +87,17 @@ class NoDenormals {
  private:
   static constexpr unsigned kFlush = 0x8000, kAsZero = 0x0040;
   unsigned before_;
+#elif defined(__aarch64__)
+  NoDenormals() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    set(before_ | kFlush);
+  }
+  ~NoDenormals() { set(before_); }
+
+ private:
+  static constexpr uint64_t kFlush = 1u << 24;  // results and operands
+  static void set(uint64_t fpcr) { asm volatile("msr fpcr, %0" : : "r"(fpcr)); }
+  uint64_t before_;
 #endif
 };
 
