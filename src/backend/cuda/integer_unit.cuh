@@ -4,8 +4,10 @@
 // Weights are the A operand of m16n8k32 (16 outputs x 32 columns), activations the B operand (32 columns x 8 rows), so
 // 1 to 8 rows cost the same. A block of 32 columns (16 for some forms) starts a new integer sum, which is scaled into
 // f32 sums at once: integer sums are those of backend/ref exactly. Unsigned codes with a bias start their sum at -bias
-// times the sum of the activations' codes. Every sum also starts at the bits of 1.5 * 2^23, so that its own bits are
-// the float 1.5 * 2^23 + sum: a subtraction converts it, at full rate, where a conversion would take twice as long.
+// times the sum of the activations' codes; those of n4 are made signed, 16 times as large, and the rows' scales are
+// taken 16 times as small, which changes no bit of the result. All other sums also starts at the bits of 1.5 * 2^23, so
+// that its own bits are the float 1.5 * 2^23 + sum: a subtraction converts it, at full rate, where a conversion would
+// take twice as long.
 #pragma once
 
 #include "backend/cuda/fragments.cuh"
@@ -30,13 +32,17 @@ inline Acts acts_of(const gpu::DeviceActs& acts) {
           static_cast<int>(gpu::padded_rows(acts.n_row))};
 }
 
+/// Forms whose codes are multiplied by 16.
+constexpr bool is_sixteenfold(WeightForm form) { return form == WeightForm::n4; }
+constexpr float row_factor(WeightForm form) { return is_sixteenfold(form) ? 0.0625f : 1.0f; }
+
 /// What a form needs to know of a row for a block of 32 columns, beside its codes: a record of words, the scale last.
 ///   kBias   where the integer sum starts (two words for sums over 16)
 ///   kMin    -scale * (sum of codes), to be multiplied by the minimum (two words likewise)
 template <WeightForm kForm>
 struct RowRecord {
   using U = Unit<kForm>;
-  static constexpr bool kStarts = U::kBias != 0;
+  static constexpr bool kStarts = U::kBias != 0 && !is_sixteenfold(kForm);
   static constexpr int kSums = kStarts || U::kMin ? (U::kBy16 ? 2 : 1) : 0;
   static constexpr int kBytes = kSums == 0 ? 4 : kSums == 1 ? 8 : 16;
 };
@@ -90,7 +96,7 @@ struct StagedActs {
  private:
   __device__ static void stage_record(const Acts& acts, int at, int block, uint8_t* to) {
     using R = RowRecord<kForm>;
-    const float scale = acts.scales[at * 4 + block];
+    const float scale = acts.scales[at * 4 + block] * row_factor(kForm);
     if constexpr (R::kSums == 0) {
       *reinterpret_cast<float*>(to) = scale;
     } else {
@@ -140,7 +146,7 @@ struct TwoRecords {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = unit * acts.t_rows + (i == 0 ? first : second);
-      scales[i] = acts.scales[at * 4 + block];
+      scales[i] = acts.scales[at * 4 + block] * row_factor(kForm);
 #pragma unroll
       for (int h = 0; h < R::kSums; ++h) sums[i][h] = sum_word<kForm>(acts, at, block, h, scales[i]);
     }
@@ -173,25 +179,33 @@ __device__ inline void multiply_block(const uint32_t (&a)[4], uint32_t b0, uint3
 #pragma unroll
   for (int h = 0; h < (U::kBy16 ? 2 : 1); ++h) {
     int s[4];
+    if constexpr (is_sixteenfold(kForm)) {
+      mma_s8s8_new(s, a, b0, b1);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[i] = RowRecord<kForm>::kStarts ? static_cast<int>(records.sums[i % 2][h]) : kMagicBits;
-    }
-    if constexpr (kForm == WeightForm::n6k) {
-      mma_u8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
-    } else if constexpr (U::kBy16) {
-      mma_s8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
-    } else if constexpr (U::kBytes || U::kTable) {
-      mma_s8s8(s, a, b0, b1);
+      for (int i = 0; i < 4; ++i) {
+        sums[i] = fmaf(__int2float_rn(s[i]) * (i < 2 ? scale[h].g : scale[h].g8), records.scales[i % 2], sums[i]);
+      }
     } else {
-      mma_u8s8(s, a, b0, b1);
-    }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float sum = __int_as_float(s[i]) - kMagic;
-      sums[i] = fmaf(sum * (i < 2 ? scale[h].g : scale[h].g8), records.scales[i % 2], sums[i]);
-      if constexpr (U::kMin) {
-        sums[i] = fmaf(i < 2 ? min[h].g : min[h].g8, __uint_as_float(records.sums[i % 2][h]), sums[i]);
+      for (int i = 0; i < 4; ++i) {
+        s[i] = RowRecord<kForm>::kStarts ? static_cast<int>(records.sums[i % 2][h]) : kMagicBits;
+      }
+      if constexpr (kForm == WeightForm::n6k) {
+        mma_u8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
+      } else if constexpr (U::kBy16) {
+        mma_s8s8_k16(s, a[2 * h], a[2 * h + 1], h ? b1 : b0);
+      } else if constexpr (U::kBytes || U::kTable) {
+        mma_s8s8(s, a, b0, b1);
+      } else {
+        mma_u8s8(s, a, b0, b1);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float sum = __int_as_float(s[i]) - kMagic;
+        sums[i] = fmaf(sum * (i < 2 ? scale[h].g : scale[h].g8), records.scales[i % 2], sums[i]);
+        if constexpr (U::kMin) {
+          sums[i] = fmaf(i < 2 ? min[h].g : min[h].g8, __uint_as_float(records.sums[i % 2][h]), sums[i]);
+        }
       }
     }
   }
@@ -212,7 +226,11 @@ __device__ inline void multiply_unit(const Unit<kForm>& weights, Codes codes_of,
     for (int in_pair = 0; in_pair < 2; ++in_pair) {
       const int block = 2 * pair + in_pair;
       uint32_t a[4];
-      weights.words(block, a);
+      if constexpr (is_sixteenfold(kForm)) {
+        weights.sixteenfold_words(block, a);
+      } else {
+        weights.words(block, a);
+      }
       RowPair scale[2], min[2];
 #pragma unroll
       for (int h = 0; h < (U::kBy16 ? 2 : 1); ++h) {
@@ -223,6 +241,101 @@ __device__ inline void multiply_unit(const Unit<kForm>& weights, Codes codes_of,
       for (int t = 0; t < kTiles; ++t) {
         multiply_block<kForm>(a, in_pair ? codes[t].z : codes[t].x, in_pair ? codes[t].w : codes[t].y,
                               records_of(t, block), scale, min, sums[t]);
+      }
+    }
+  }
+}
+
+/// Forms for which a row has nothing but a scale for every block of 32: kernels that know the count of rows when they
+/// are compiled take their rows as they lie in device memory, PlainRows.
+template <WeightForm kForm>
+constexpr bool has_plain_rows() {
+  return RowRecord<kForm>::kSums == 0 && !Unit<kForm>::kBy16;
+}
+
+/// kRows rows in shared memory: codes [unit][pair of blocks][kRows][64], scales [unit][kRows][4 blocks]. kRows: 1 or a
+/// multiple of 8; rows past the batch's hold anything.
+template <int kRows>
+struct PlainRows {
+  static constexpr int kTiles = (kRows + 7) / 8, kCodePair = kRows * 64, kCodeUnit = 2 * kCodePair;
+  static constexpr int kScaleUnit = kRows * 16;
+  uint8_t *codes, *scales;
+
+  static constexpr int bytes(int n_unit) { return n_unit * (kCodeUnit + kScaleUnit); }
+  __device__ PlainRows(uint8_t* memory, int n_unit) : codes(memory), scales(memory + n_unit * kCodeUnit) {}
+
+  /// Copies units first_unit..; a barrier must follow.
+  template <int kThreads>
+  __device__ void stage(const Acts& acts, int first_unit, int n_unit) const {
+    const uint8_t* from = acts.codes + static_cast<int64_t>(first_unit) * 2 * acts.t_rows * 64;
+    copy<kThreads>(codes, n_unit * 2 * kRows * 4, [&](int i) {
+      const int in_pair = i % (4 * kRows), pair = i / (4 * kRows);
+      return from + (pair * acts.t_rows + min(in_pair / 4, acts.t_rows - 1)) * 64 + in_pair % 4 * 16;
+    });
+    const uint8_t* scales_from = reinterpret_cast<const uint8_t*>(acts.scales + first_unit * acts.t_rows * 4);
+    copy<kThreads>(scales, n_unit * kRows, [&](int i) {
+      return scales_from + (i / kRows * acts.t_rows + min(i % kRows, acts.t_rows - 1)) * 16;
+    });
+  }
+
+ private:
+  /// n pieces of 16 bytes, some of them under way at once.
+  template <int kThreads, class F>
+  __device__ static void copy(uint8_t* to, int n, F from_of) {
+    constexpr int kAtOnce = 4;
+    for (int first = threadIdx.x; first < n; first += kThreads * kAtOnce) {
+      uint4 pieces[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = first + k * kThreads;
+        if (i < n) pieces[k] = *reinterpret_cast<const uint4*>(from_of(i));
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = first + k * kThreads;
+        if (i < n) reinterpret_cast<uint4*>(to)[i] = pieces[k];
+      }
+    }
+  }
+};
+
+/// A unit with plain rows. code_at: of the unit and lane (g, c), row g, part c; scale_at: of the unit, row 2c. With one
+/// row only the sums of column 0 are made. Sums are row_factor() too large.
+template <WeightForm kForm, int kRows>
+__device__ inline void multiply_plain(const Unit<kForm>& weights, uint32_t code_at, uint32_t scale_at,
+                                      float (&sums)[PlainRows<kRows>::kTiles][4]) {
+  using Rows = PlainRows<kRows>;
+  constexpr int kStep = kRows == 1 ? 2 : 1;  // of a lane's sums
+  uint4 scales[Rows::kTiles][2];
+#pragma unroll
+  for (int t = 0; t < Rows::kTiles; ++t) {
+    scales[t][0] = read_shared_16(scale_at + t * 128);
+    if constexpr (kRows > 1) scales[t][1] = read_shared_16(scale_at + t * 128 + 16);
+  }
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+    uint4 codes[Rows::kTiles];
+#pragma unroll
+    for (int t = 0; t < Rows::kTiles; ++t) codes[t] = read_shared_16(code_at + pair * Rows::kCodePair + t * 512);
+#pragma unroll
+    for (int in_pair = 0; in_pair < 2; ++in_pair) {
+      const int block = 2 * pair + in_pair;
+      uint32_t a[4];
+      if constexpr (is_sixteenfold(kForm)) {
+        weights.sixteenfold_words(block, a);
+      } else {
+        weights.words(block, a);
+      }
+      const RowPair scale = weights.scale(block, 0);
+#pragma unroll
+      for (int t = 0; t < Rows::kTiles; ++t) {
+        int s[4];
+        mma_s8s8_new(s, a, in_pair ? codes[t].z : codes[t].x, in_pair ? codes[t].w : codes[t].y);
+#pragma unroll
+        for (int i = 0; i < 4; i += kStep) {
+          sums[t][i] = fmaf(__int2float_rn(s[i]) * (i < 2 ? scale.g : scale.g8),
+                            __uint_as_float(part(scales[t][i % 2], block)), sums[t][i]);
+        }
       }
     }
   }

@@ -12,8 +12,8 @@
 // little room for rings, columns are cut into several launches. Up to 8 rows all that depends on the weights alone: a
 // row's result does not depend on the other rows.
 //
-// Cost for n4, a unit of 1,152 bytes and 8 rows: about 130 instructions a warp; at 16.5 bytes per clock and SM (4.3
-// TB/s at 1.98 GHz) a unit takes 70 clocks, 280 issue slots: memory decides up to 16 rows (about 200), the SM beyond.
+// Cost for n4, a unit of 1,152 bytes: about 75 instructions a warp at one row, 100 at 8; at 16.5 bytes per clock and SM
+// (4.3 TB/s at 1.98 GHz) a unit takes 70 clocks, 280 issue slots: memory decides, also with 16 rows.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -53,18 +53,6 @@ struct Job {
     int p = 0;
     while (p + 1 < n_product && strip >= products[p + 1].first_strip) ++p;
     return products[p];
-  }
-};
-
-/// Shared memory of a block: rings; a piece for each warp of the team, those of the block's own warps first; rows. With
-/// Job::halved the other block's places take both blocks' sums of every second strip of the team.
-template <WeightForm kForm, int kTiles>
-struct SharedSizes {
-  __host__ __device__ static constexpr int pieces(int team) {
-    return team * kWarps * static_cast<int>(sizeof(Piece<kTiles>));
-  }
-  static int fixed(int n_unit, int n_row, int team) {
-    return pieces(team) + StagedActs<kForm>::bytes(n_unit, n_row) + 16;
   }
 };
 
@@ -125,12 +113,81 @@ __device__ void load_base(const Job& job, int strip, float (&base)[kTiles][4], i
   for_results<kTiles>(job, product, strip, lane, [&](int t, int i, int64_t at) { base[t][i] = product.add[at]; });
 }
 template <int kTiles>
-__device__ void store(const Job& job, int strip, const float (&sums)[kTiles][4], const float (&base)[kTiles][4],
-                      int lane) {
+__device__ void store(const Job& job, int strip, const float (&sums)[kTiles][4], float factor,
+                      const float (&base)[kTiles][4], int lane) {
   const OneProduct& product = job.product_of(strip);
   for_results<kTiles>(job, product, strip, lane,
-                      [&](int t, int i, int64_t at) { product.y[at] = sums[t][i] + base[t][i]; });
+                      [&](int t, int i, int64_t at) { product.y[at] = sums[t][i] * factor + base[t][i]; });
 }
+
+/// A launch's rows in shared memory, and a unit's product with them.
+template <WeightForm kForm, int kRows, bool kPlain = has_plain_rows<kForm>()>
+class LaunchRows {
+ public:
+  static constexpr int kTiles = (kRows + 7) / 8;
+  static constexpr float kFactor = 1;
+
+  static int bytes(int n_unit, int n_row) { return StagedActs<kForm>::bytes(n_unit, n_row); }
+  __device__ LaunchRows(uint8_t* memory, const Job& job, Columns columns, int lane)
+      : lane_(lane), acts_(memory, columns.n, job.n_row) {
+    acts_.stage(job.acts, columns.first, columns.n, kThreads, [](int i) { return i; });
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      code_at_[t] = min(8 * t + lane / 4, job.n_row - 1) * 64 + lane % 4 * 16;
+      record_at_[t] = min(8 * t + lane % 4 * 2, acts_.record_rows - 2) * acts_.kRecord;
+    }
+  }
+  __device__ void multiply(uint32_t from, int unit, float (&sums)[kTiles][4]) const {
+    Unit<kForm> weights;
+    weights.load_shared(from, lane_);
+    const uint32_t code_pair = acts_.code_pair(), record_block = acts_.record_block();
+    const uint32_t codes = acts_.code_address() + unit * 2 * code_pair;
+    const uint32_t records = acts_.record_address() + unit * 4 * record_block;
+    multiply_unit<kForm, kTiles>(
+        weights, [&](int t, int pair) { return read_shared_16(codes + pair * code_pair + code_at_[t]); },
+        [&](int t, int block) { return TwoRecords<kForm>(records + block * record_block + record_at_[t]); }, sums);
+  }
+
+ private:
+  int lane_;
+  StagedActs<kForm> acts_;
+  uint32_t code_at_[kTiles], record_at_[kTiles];
+};
+template <WeightForm kForm, int kRows>
+class LaunchRows<kForm, kRows, true> {
+ public:
+  static constexpr int kTiles = (kRows + 7) / 8;
+  static constexpr float kFactor = row_factor(kForm);
+
+  static int bytes(int n_unit, int) { return PlainRows<kRows>::bytes(n_unit); }
+  __device__ LaunchRows(uint8_t* memory, const Job& job, Columns columns, int lane) : lane_(lane) {
+    const PlainRows<kRows> rows(memory, columns.n);
+    rows.template stage<kThreads>(job.acts, columns.first, columns.n);
+    code_at_ = shared_address(rows.codes) + lane % 4 * 16 + (kRows > 1 ? lane / 4 * 64 : 0);
+    scale_at_ = shared_address(rows.scales) + (kRows > 1 ? lane % 4 * 32 : 0);
+  }
+  __device__ void multiply(uint32_t from, int unit, float (&sums)[kTiles][4]) const {
+    Unit<kForm> weights;
+    weights.load_shared(from, lane_);
+    multiply_plain<kForm, kRows>(weights, code_at_ + unit * PlainRows<kRows>::kCodeUnit,
+                                 scale_at_ + unit * PlainRows<kRows>::kScaleUnit, sums);
+  }
+
+ private:
+  int lane_;
+  uint32_t code_at_, scale_at_;
+};
+
+/// Shared memory of a block: rings; a piece for each warp of the team, those of the block's own warps first; rows. With
+/// Job::halved the other block's places take both blocks' sums of every second strip of the team.
+template <WeightForm kForm, int kRows>
+struct SharedSizes {
+  using Rows = LaunchRows<kForm, kRows>;
+  __host__ __device__ static constexpr int pieces(int team) {
+    return team * kWarps * static_cast<int>(sizeof(Piece<Rows::kTiles>));
+  }
+  static int fixed(int n_unit, int n_row, int team) { return pieces(team) + Rows::bytes(n_unit, n_row) + 16; }
+};
 
 template <int kTiles>
 __device__ void clear(float (&sums)[kTiles][4]) {
@@ -169,10 +226,12 @@ __device__ inline T* of_block(T* own, int rank) {
 }
 
 /// Threads that registers are shared out for: with 8 rows some are left for the blocks of small kernels.
-constexpr int registers_for(int tiles) { return tiles == 1 ? kThreads + 4 * kWarp : kThreads; }
+constexpr int registers_for(int rows) { return rows <= 8 ? kThreads + 4 * kWarp : kThreads; }
 
-template <WeightForm kForm, int kTiles>
-__global__ void __launch_bounds__(registers_for(kTiles), 1) multiply_few(const __grid_constant__ Job job) {
+template <WeightForm kForm, int kRows>
+__global__ void __launch_bounds__(registers_for(kRows), 1) multiply_few(const __grid_constant__ Job job) {
+  using Rows = LaunchRows<kForm, kRows>;
+  constexpr int kTiles = Rows::kTiles;
   let_next_start();
   const TeamBarrier barrier{job.team};
   barrier.arrive();  // blocks write into each other's memory once all have begun
@@ -206,16 +265,7 @@ __global__ void __launch_bounds__(registers_for(kTiles), 1) multiply_few(const _
   uint8_t* memory = shared + kWarps * ring_bytes(kForm, job.ring);
   Piece<kTiles>* pieces = reinterpret_cast<Piece<kTiles>*>(memory);
   Piece<kTiles>* others = pieces + kWarps;  // of the team's other block; with halved of strips, [block][strip / 2]
-  const StagedActs<kForm> acts(memory + SharedSizes<kForm, kTiles>::pieces(job.team), columns.n, job.n_row);
-  acts.stage(job.acts, columns.first, columns.n, kThreads, [](int i) { return i; });
-  const uint32_t code_pair = acts.code_pair(), record_block = acts.record_block();
-  uint32_t code_at[kTiles], record_at[kTiles];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    code_at[t] = min(8 * t + lane / 4, job.n_row - 1) * 64 + lane % 4 * 16;
-    record_at[t] = min(8 * t + lane % 4 * 2, acts.record_rows - 2) * acts.kRecord;
-  }
-  const uint32_t all_codes = acts.code_address(), all_records = acts.record_address();
+  const Rows rows(memory + SharedSizes<kForm, kRows>::pieces(job.team), job, columns, lane);
   __syncthreads();
   if (job.team > 1) barrier.wait();
 
@@ -224,7 +274,7 @@ __global__ void __launch_bounds__(registers_for(kTiles), 1) multiply_few(const _
     if (job.halved) {
       put<kTiles>(*of_block(&others[rank * kMostHalvedStrips / 2 + s / 2], s % 2), sums, lane);
     } else {
-      store<kTiles>(job, strip, sums, base, lane);
+      store<kTiles>(job, strip, sums, Rows::kFactor, base, lane);
     }
   };
   // The sums of a strip that an earlier warp began.
@@ -237,18 +287,9 @@ __global__ void __launch_bounds__(registers_for(kTiles), 1) multiply_few(const _
   bool whole = walk.unit == 0;  // the warp has the strip's first unit
   while (walk.left > 0) {
     const int count = walk.count(job.ring.chunk);
-    uint32_t from = ring.wait();
-    uint32_t codes = all_codes + walk.unit * 2 * code_pair, records = all_records + walk.unit * 4 * record_block;
-    for (int i = 0; i < count; ++i) {
-      Unit<kForm> weights;
-      weights.load_shared(from, lane);
-      multiply_unit<kForm, kTiles>(
-          weights, [&](int t, int pair) { return read_shared_16(codes + pair * code_pair + code_at[t]); },
-          [&](int t, int block) { return TwoRecords<kForm>(records + block * record_block + record_at[t]); }, sums);
-      from += unit_bytes(kForm);
-      codes += 2 * code_pair;
-      records += 4 * record_block;
-    }
+    const uint32_t from = ring.wait();
+#pragma unroll 2
+    for (int i = 0; i < count; ++i) rows.multiply(from + i * unit_bytes(kForm), walk.unit + i, sums);
     const int more = ahead.count(job.ring.chunk);
     ring.release(ahead.at, more, lane);
     if (more > 0) ahead.next(job, more);
@@ -290,7 +331,7 @@ __global__ void __launch_bounds__(registers_for(kTiles), 1) multiply_few(const _
     clear<kTiles>(sums);
     add<kTiles>(others[s / 2], sums, lane);
     add<kTiles>(others[kMostHalvedStrips / 2 + s / 2], sums, lane);
-    store<kTiles>(job, first_strip + s, sums, base, lane);
+    store<kTiles>(job, first_strip + s, sums, Rows::kFactor, base, lane);
   }
 }
 
@@ -299,28 +340,28 @@ struct Cut {
   int n_unit, shared_bytes;
   RingShape ring;
 };
-template <WeightForm kForm, int kTiles>
+template <WeightForm kForm, int kRows>
 Cut cut_of(const Job& job, const ChipFacts& chip) {
   for (int n_launch = 1;; ++n_launch) {
     const int units = (job.units_of_strip + n_launch - 1) / n_launch;
-    const int fixed = SharedSizes<kForm, kTiles>::fixed(job.halved ? (units + 1) / 2 : units, job.n_row, job.team);
+    const int fixed = SharedSizes<kForm, kRows>::fixed(job.halved ? (units + 1) / 2 : units, job.n_row, job.team);
     const RingShape ring = ring_for(kForm, (chip.shared_bytes - fixed) / kWarps, chip.major >= 9);
     if (ring.depth > 0) return {units, fixed + kWarps * ring_bytes(kForm, ring), ring};
     check(units > 1 ? cudaSuccess : cudaErrorInvalidConfiguration, "cutting a product");
   }
 }
 
-template <WeightForm kForm, int kTiles>
+template <WeightForm kForm, int kRows>
 void launch_few(Job job, const ChipFacts& chip, gpuStream_t stream) {
   job.team = chip.major >= 9 ? 2 : 1;
   const int n_team = chip.n_sm / job.team;
   job.halved = job.team == 2 && job.units_of_strip > kManyUnits && job.n_strip <= n_team * kMostHalvedStrips;
-  const Cut cut = cut_of<kForm, kTiles>(job, chip);
+  const Cut cut = cut_of<kForm, kRows>(job, chip);
   job.ring = cut.ring;
   for (; job.first_unit < job.units_of_strip; job.first_unit += job.n_unit) {
     job.n_unit = std::min(cut.n_unit, job.units_of_strip - job.first_unit);
     if (job.n_unit == 1) job.halved = false;
-    launch_team(multiply_few<kForm, kTiles>, n_team * job.team, kThreads, cut.shared_bytes, job.team, stream, job);
+    launch_team(multiply_few<kForm, kRows>, n_team * job.team, kThreads, cut.shared_bytes, job.team, stream, job);
     for (OneProduct& product : job.products) product.add = product.y;  // of the launches before
   }
 }
@@ -346,9 +387,12 @@ void matmul_integer(std::span<const Product> products, const DeviceActs& acts, g
     job.units_of_strip = static_cast<int>(n_unit(acts.n_in));
     job.acts = acts_of(acts);
     with_form(form, [&]<WeightForm kForm>() {
-      if (job.n_row <= 8) return launch_few<kForm, 1>(job, chip, stream);
-      if (job.n_row <= 16) return launch_few<kForm, 2>(job, chip, stream);
-      launch_few<kForm, 4>(job, chip, stream);
+      if constexpr (has_plain_rows<kForm>()) {
+        if (job.n_row == 1) return launch_few<kForm, 1>(job, chip, stream);
+      }
+      if (job.n_row <= 8) return launch_few<kForm, 8>(job, chip, stream);
+      if (job.n_row <= 16) return launch_few<kForm, 16>(job, chip, stream);
+      launch_few<kForm, 32>(job, chip, stream);
     });
     begin = end;
   }
