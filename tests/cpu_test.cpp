@@ -143,6 +143,16 @@ TEST(Cpu, GeneratedRowsAreTheSameAloneOrTogether) {
     ASSERT_EQ(runs[0][i].values, runs[1][i].values) << runs[0][i].where;
 }
 
+TEST(Cpu, HeadsOfWholeBlocksCanBeKeptInEightBits) {
+  const std::unique_ptr<Backend> backend = cpu(1);
+  State whole{"blk.3", KvState{.n_head_kv = 2, .d_head = 96}}, odd{"blk.7", KvState{.n_head_kv = 2, .d_head = 80}};
+  check_cache(*backend, {&whole}, CacheType::q8_0);
+  check_cache(*backend, {&whole, &odd}, CacheType::f16);
+  expect_refused({"q8_0", "blk.7", "80", "32"}, [&] { check_cache(*backend, {&whole, &odd}, CacheType::q8_0); });
+  const StateSizes one{.n_pages = 1, .cache = CacheType::q8_0};
+  EXPECT_EQ(state_bytes(whole, one), 2 * kPageTokens * 2 * (96 + 3 * 2));
+}
+
 TEST(Cpu, LongContextsAgreeWithRef) {
   const std::unique_ptr<OpRig> rig = generation_rig();
   EXPECT_EQ(compare_results(*rig, run_rig(*rig, *make_ref_backend()), run_rig(*rig, *cpu(3))), "");

@@ -70,13 +70,16 @@ TEST(LoadWeights, TakesAllInOrderAndStopsWhenAsked) {
 
 TEST(Engine, ChunksDoNotChangeTheAnswer) {
   const TinyModels models;
-  EngineOptions options = models.options(0);
-  const auto whole = run(options, greedy(models.prompt(3, 150), 30));
-  options.n_batch = 7;
-  const auto chunked = run(options, greedy(models.prompt(3, 150), 30));
-  EXPECT_EQ(whole->ids.size(), 30u);
-  EXPECT_EQ(whole->ids, chunked->ids);
-  EXPECT_EQ(whole->reason, FinishReason::length);
+  for (const CacheType cache : {CacheType::f32, CacheType::f16, CacheType::q8_0}) {
+    EngineOptions options = models.options(0);
+    options.cache = cache;
+    const auto whole = run(options, greedy(models.prompt(3, 150), 30));
+    options.n_batch = 7;
+    const auto chunked = run(options, greedy(models.prompt(3, 150), 30));
+    EXPECT_EQ(whole->ids.size(), 30u);
+    EXPECT_EQ(whole->ids, chunked->ids);
+    EXPECT_EQ(whole->reason, FinishReason::length);
+  }
 }
 
 TEST(Engine, ADrafterDoesNotChangeGreedyText) {

@@ -87,9 +87,11 @@ class SlotFile : public testing::Test {
 TEST_F(SlotFile, AConversationGoesOnAfterARestart) {
   const TinyModels attention(shape(1));
   for (const TinyModels* models : {&attention, static_cast<const TinyModels*>(&models_)}) {
-    for (int drafter : {0, 2}) {
+    for (const auto& [drafter, cache] :
+         {std::pair(0, CacheType::f16), std::pair(0, CacheType::q8_0), std::pair(2, CacheType::f16)}) {
       for (const char* device : {"ref", "cpu"}) {
-        const EngineOptions o = options(*models, drafter, device);
+        EngineOptions o = options(*models, drafter, device);
+        o.cache = cache;
         Loop first(o), second(o);
         Ids ids = turn(1, 150);
         ids.push_back(3);

@@ -100,6 +100,8 @@ class Backend {
   /// keeps_file_bytes() says that this weight is used in place.
   virtual void load(const Weight& weight) = 0;
   virtual bool keeps_file_bytes(const Weight& weight) const = 0;
+  /// Whether caches may be kept as `type`.
+  virtual bool keeps_cache(CacheType type) const { return type != CacheType::q8_0; }
   virtual std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) = 0;
   /// Every weight of the plan must have been loaded; each of its states must belong to one of `pools`, and all its
   /// caches to the same one (a batch lists pages of that pool). The plan is copied; the pools must outlive the program.
@@ -115,6 +117,10 @@ class Backend {
   /// Measures for about a second.
   virtual Peaks measure_peaks() { return {}; }
 };
+
+/// Throws Error(refused) when caches of these states can't be kept as `type`: the device lacks it, or heads are not whole
+/// blocks of q8_0.
+void check_cache(const Backend& backend, const std::vector<const State*>& states, CacheType type);
 
 /// How a model uses several devices of one name.
 enum class SplitMode : uint8_t {

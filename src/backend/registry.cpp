@@ -125,4 +125,18 @@ int count_devices(std::string_view names) {
   return choices.size() > 1 || choices[0].ordinal >= 0 ? static_cast<int>(choices.size()) : choices[0].n_device;
 }
 
+void check_cache(const Backend& backend, const std::vector<const State*>& states, CacheType type) {
+  if (!backend.keeps_cache(type)) {
+    refuse("--cache-type q8_0: only the cpu keeps keys and values that way, device {} as f16 or f32",
+           backend.info().name);
+  }
+  const int64_t block = type_info(BlockType::q8_0).block_elems;
+  for (const State* state : states) {
+    const auto* kv = std::get_if<KvState>(&state->kind);
+    if (type != CacheType::q8_0 || !kv || kv->d_head % block == 0) continue;
+    refuse("--cache-type q8_0: {} has heads of {} elements, expected a multiple of {}; use f16", state->name,
+           kv->d_head, block);
+  }
+}
+
 }  // namespace onebit

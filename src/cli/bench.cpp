@@ -119,8 +119,7 @@ PassCost pass_cost(const Plan& plan, const PassShape& shape) {
     if (step.op == Op::attention) {
       const auto& params = std::get<AttentionParams>(step.params);
       const int64_t n_pos = params.window > 0 ? std::min(params.window, shape.n_past) : shape.n_past;
-      cost.bytes +=
-          static_cast<double>(2 * n_pos * params.n_head_kv * params.d_head * (shape.cache == CacheType::f16 ? 2 : 4));
+      cost.bytes += static_cast<double>(2 * cache_bytes(shape.cache, n_pos * params.n_head_kv * params.d_head));
     }
     if (step.op != Op::matmul && step.op != Op::matmul_experts) continue;
     const Weight& w = *step.weights.front();

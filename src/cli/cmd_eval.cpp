@@ -36,7 +36,7 @@ MeasureOptions measure_options(const Options& options) {
   MeasureOptions measure;
   measure.device = device_name(options.device);
   measure.backend = backend_options(options);
-  measure.cache = options.cache_type == "f32" ? CacheType::f32 : CacheType::f16;
+  measure.cache = cache_type(options);
   measure.memory_limit = options.memory_limit_mib << 20;
   return measure;
 }

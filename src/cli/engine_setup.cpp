@@ -55,7 +55,7 @@ EngineOptions engine_options(const Options& options) {
   const bool serves = options.command == kServe || options.command == kPlan;
   engine.n_slots = static_cast<int32_t>(options.n_parallel.value_or(serves ? kServeSlots : 1));
   engine.n_batch = static_cast<int32_t>(options.n_batch);
-  engine.cache = options.cache_type == "f32" ? CacheType::f32 : CacheType::f16;
+  engine.cache = cache_type(options);
   engine.draft_max = static_cast<int32_t>(options.draft_max);
   engine.draft_p_min = static_cast<float>(options.draft_p_min);
   const bool fixed = options.given.count("--mtp-max") != 0 && options.draft_max > 0;
@@ -103,6 +103,11 @@ BackendOptions backend_options(const Options& options) {
     at = stop == end ? end : stop + 1;
   }
   return backend;
+}
+
+CacheType cache_type(const Options& options) {
+  if (options.cache_type == "f32") return CacheType::f32;
+  return options.cache_type == "q8_0" ? CacheType::q8_0 : CacheType::f16;
 }
 
 W4a4Choice w4a4_choice(const Options& options) {

@@ -27,6 +27,7 @@ std::string device_name(std::string name);
 BackendOptions backend_options(const Options& options);
 
 /// --w4a4 and --int4-rule.
+CacheType cache_type(const Options& options);
 W4a4Choice w4a4_choice(const Options& options);
 
 /// Reads the files' headers, applies recipes to `options` and fills in the engine's options. Throws Error(usage) for a

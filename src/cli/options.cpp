@@ -101,8 +101,8 @@ const std::vector<FlagRow>& flag_rows() {
       {"--parallel/-np", &O::n_parallel, "N", "serve and plan: 4, else 1", kEngineCommands,
        "sequences at once, each of up to --ctx-size tokens", 1, 256},
       {"-b,--batch-size", &O::n_batch, "N", "512", kEngineCommands, "most tokens of one pass over the model", 1, 65536},
-      {"--cache-type/--cache-type-k,-ctk,--cache-type-v,-ctv", &O::cache_type, "f16|f32", "f16",
-       kEngineCommands | kEval, "how keys and values are kept"},
+      {"--cache-type/--cache-type-k,-ctk,--cache-type-v,-ctv", &O::cache_type, "f16|f32|q8_0", "f16",
+       kEngineCommands | kEval, "how keys and values are kept; q8_0: half the memory of f16, on the cpu"},
       {"--w4a4", &O::w4a4, "auto|all|none", "auto", kEngineCommands | kEval,
        "which q4_0 matrices read prompts with 4-bit activations: the rotated ones (or those the file lists), all of "
        "a block's, none"},

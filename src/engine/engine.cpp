@@ -57,6 +57,11 @@ void check_options(const EngineOptions& o) {
   if (o.cache_bytes < -1) fail(ErrorKind::usage, "--cache-ram: expected a number of MiB, found {}", o.cache_bytes);
 }
 
+void check_caches(const EnginePlan& p) {
+  check_cache(*p.backend, p.model->states(), p.options.cache);
+  if (p.drafter) check_cache(*p.backend, p.drafter->states(), p.options.cache);
+}
+
 /// Sizes of states and programs from the options.
 void size_pools(EnginePlan& p) {
   EngineOptions& o = p.options;
@@ -237,6 +242,7 @@ EnginePlan plan_engine(const EngineOptions& options) {
   p.model = Model::open(options.model_path, options.w4a4);
   if (!options.drafter_path.empty()) p.drafter = Drafter::open(options.drafter_path, *p.model);
   p.backend = make_backend(options.device, options.backend);
+  check_caches(p);
   fill_defaults(p.options, p.model->config(), p.drafter ? &p.drafter->config() : nullptr, p.warnings);
   if (p.drafter && !p.drafter->unread().empty()) {
     p.warnings.push_back(

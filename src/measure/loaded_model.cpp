@@ -28,6 +28,7 @@ LoadedModel::LoadedModel(std::unique_ptr<Model> model, const MeasureOptions& opt
     backend_->load(*weight);
     if (!backend_->keeps_file_bytes(*weight)) model_->file().release(model_->file().tensor(weight->name));
   }
+  check_cache(*backend_, model_->states(), options.cache);
   states_ = backend_->make_states(model_->states(), sizes_);
   recompile();
 }

@@ -1,11 +1,12 @@
 #include "plan/state.h"
 
+#include "gguf/types.h"
+
 namespace onebit {
 namespace {
 
 int64_t bytes_of(const KvState& kv, const StateSizes& sizes) {
-  const int64_t element = sizes.cache == CacheType::f16 ? 2 : 4;
-  return 2 * sizes.n_pages * kPageTokens * kv.n_head_kv * kv.d_head * element;
+  return 2 * cache_bytes(sizes.cache, sizes.n_pages * kPageTokens * kv.n_head_kv * kv.d_head);
 }
 
 int64_t bytes_of(const DeltaNetState& net, const StateSizes& sizes) {
@@ -18,6 +19,18 @@ int64_t bytes_of(const DeltaNetState& net, const StateSizes& sizes) {
 int64_t bytes_of(const RowsState& rows, const StateSizes& sizes) { return sizes.n_rows * rows.width * 4; }
 
 }  // namespace
+
+int64_t cache_bytes(CacheType type, int64_t n) {
+  switch (type) {
+    case CacheType::f32:
+      return 4 * n;
+    case CacheType::f16:
+      return 2 * n;
+    case CacheType::q8_0:
+      return row_bytes(BlockType::q8_0, n);
+  }
+  return 0;
+}
 
 int64_t state_bytes(const State& state, const StateSizes& sizes) {
   return std::visit([&](const auto& kind) { return bytes_of(kind, sizes); }, state.kind);

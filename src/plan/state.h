@@ -12,7 +12,11 @@ namespace onebit {
 /// Cached positions are kept in pages of this many tokens; a sequence lists the pages of its positions in order.
 inline constexpr int64_t kPageTokens = 64;
 
-enum class CacheType : uint8_t { f32, f16 };
+/// How keys and values are kept. q8_0: blocks of 32 elements of a head, as gguf/blocks.h rounds them.
+enum class CacheType : uint8_t { f32, f16, q8_0 };
+
+/// Bytes of `n` elements; of q8_0 a multiple of 32.
+int64_t cache_bytes(CacheType type, int64_t n);
 
 /// Keys and values of one attention layer: [n_pages, kPageTokens, n_head_kv * d_head] each.
 struct KvState {

@@ -103,13 +103,17 @@ inline std::unique_ptr<OpRig> block_attention_rig(const AttentionSize& size, boo
 }
 
 inline void add_attention_cases(OpCases& cases) {
-  constexpr CacheType f32 = CacheType::f32, f16 = CacheType::f16;
+  constexpr CacheType f32 = CacheType::f32, f16 = CacheType::f16, q8_0 = CacheType::q8_0;
   for (const AttentionSize size :
        {AttentionSize{1, 1, 4, 0, f32}, AttentionSize{3, 1, 20, 5, f16}, AttentionSize{4, 2, 16, 0, f16},
         AttentionSize{4, 4, 64, 64, f32}, AttentionSize{6, 2, 128, 66, f16}, AttentionSize{8, 2, 256, 0, f16},
-        AttentionSize{2, 1, 64, 1, f32}, AttentionSize{5, 1, 96, 65, f32}}) {
-    const std::string suffix = fmt::format("{}x{}x{}_window{}_{}", size.n_head, size.n_head_kv, size.d_head,
-                                           size.window, size.cache == f32 ? "f32" : "f16");
+        AttentionSize{2, 1, 64, 1, f32}, AttentionSize{5, 1, 96, 65, f32}, AttentionSize{3, 1, 32, 5, q8_0},
+        AttentionSize{6, 2, 128, 66, q8_0}, AttentionSize{8, 2, 256, 0, q8_0}}) {
+    const std::string suffix =
+        fmt::format("{}x{}x{}_window{}_{}", size.n_head, size.n_head_kv, size.d_head, size.window,
+                    size.cache == f32   ? "f32"
+                    : size.cache == f16 ? "f16"
+                                        : "q8_0");
     cases.push_back({"attention_" + suffix, [=] { return attention_rig(size); }});
     for (const bool causal : {false, true}) {
       cases.push_back({fmt::format("block_attention_{}_{}", causal ? "causal" : "open", suffix),

@@ -103,7 +103,7 @@ struct Page {
   int64_t value_row;  // elements between values
   int64_t pos;        // of the first
   int64_t n;          // positions in use
-  bool f16;
+  CacheType type;
   // The following page, to be fetched while this one is worked on: with few queries, memory is what takes the time.
   const uint8_t *next_keys = nullptr, *next_values = nullptr;
 };

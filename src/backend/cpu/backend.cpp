@@ -40,6 +40,7 @@ class CpuBackend : public Backend {
   void load(const Weight& weight) override { weights_.load(weight); }
   bool keeps_file_bytes(const Weight& weight) const override { return cpu::stays_in_file(weight); }
 
+  bool keeps_cache(CacheType) const override { return true; }
   std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) override {
     return std::make_unique<cpu::States>(states, sizes);
   }

@@ -73,6 +73,10 @@ struct Kernels {
   int64_t (*find_above)(const float* x, int64_t from, int64_t n, float limit);
   void (*to_f16)(const float* x, int64_t n, uint16_t* y);
   void (*from_f16)(const uint16_t* x, int64_t n, float* y);
+  /// Codes and f16 scales -> f32. Columns: y[i * row + j] = scales[j] * codes[i * row + j], i < 32, j < n. Blocks: 32
+  /// codes share a scale.
+  void (*from_q8_columns)(const int8_t* codes, const uint16_t* scales, int64_t row, int64_t n, float* y);
+  void (*from_q8_blocks)(const int8_t* codes, const uint16_t* scales, int64_t n_block, float* y);
   /// One step of the gated delta rule on s [d_k, d_v]: s *= decay; delta = b (v - s^T k); s += k delta^T; o = s^T q.
   void (*delta_step)(float* s, int64_t d_k, int64_t d_v, const float* q, const float* k, const float* v, float decay,
                      float b, float* o);

@@ -197,6 +197,26 @@ void from_f16(const uint16_t* x, int64_t n, float* y) {
   each_vec(n, [&](int64_t i, int count) { store(load_f16(x + i, count), y + i, count); });
 }
 
+// Plain loops over 8-bit integers, which compilers turn into each instruction set's widening conversions.
+void from_q8_columns(const int8_t* codes, const uint16_t* scales, int64_t row, int64_t n, float* y) {
+  for (int64_t j = 0; j < n; j += 16) {
+    const int count = static_cast<int>(n - j < 16 ? n - j : 16);
+    float scale[16];
+    store(load_f16(scales + j, count), scale, count);
+    for (int64_t i = 0; i < kBlock; ++i) {
+      for (int k = 0; k < count; ++k) y[i * row + j + k] = scale[k] * static_cast<float>(codes[i * row + j + k]);
+    }
+  }
+}
+
+void from_q8_blocks(const int8_t* codes, const uint16_t* scales, int64_t n_block, float* y) {
+  for (int64_t b = 0; b < n_block; ++b, codes += kBlock, y += kBlock) {
+    float scale[1];
+    store(load_f16(scales + b, 1), scale, 1);
+    for (int i = 0; i < kBlock; ++i) y[i] = scale[0] * static_cast<float>(codes[i]);
+  }
+}
+
 /// delta_step on NV vectors of columns at once. With decay d: s^T k and s^T q of the old state come from one pass, and
 /// o = d s^T q + (k q) delta, so that the state is read twice and written once; 64 columns of it stay in L1 between.
 template <int NV>

@@ -12,15 +12,16 @@
 namespace onebit::cpu {
 
 /// Keys are stored transposed inside a page, so that 16 positions are one vector and scores need no sum across lanes:
-/// keys [n_pages, n_head_kv, d_head, kPageTokens], values [n_pages, n_head_kv, kPageTokens, d_head].
+/// keys [n_pages, n_head_kv, d_head, kPageTokens], values [n_pages, n_head_kv, kPageTokens, d_head]. In a page of q8_0
+/// the codes of a head are followed by its f16 scales: keys [d_head / 32, kPageTokens], values [kPageTokens, d_head /
+/// 32].
 struct KvMemory {
   CacheType type = CacheType::f16;
   int64_t n_pages = 0, n_head_kv = 0, d_head = 0;
   Pages keys, values;
 
-  int64_t element_bytes() const { return type == CacheType::f16 ? 2 : 4; }
   /// Bytes of one page of one head, keys or values.
-  int64_t head_bytes() const { return kPageTokens * d_head * element_bytes(); }
+  int64_t head_bytes() const { return cache_bytes(type, kPageTokens * d_head); }
   uint8_t* key_page(int64_t page, int64_t head) const { return keys.data() + (page * n_head_kv + head) * head_bytes(); }
   uint8_t* value_page(int64_t page, int64_t head) const {
     return values.data() + (page * n_head_kv + head) * head_bytes();

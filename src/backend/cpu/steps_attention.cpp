@@ -139,17 +139,30 @@ void Attention::soften(const Piece& piece, const Page& page, int64_t first) {
 
 Page Attention::widened(const Page& page) {
   const int64_t d = params_.d_head;
+  if (page.type == CacheType::q8_0) {
+    const int64_t n_block = d / kBlock;
+    const auto *keys = static_cast<const int8_t*>(page.keys), *values = static_cast<const int8_t*>(page.values);
+    const auto* key_scales = reinterpret_cast<const uint16_t*>(keys + kPageTokens * d);
+    const auto* value_scales = reinterpret_cast<const uint16_t*>(values + kPageTokens * d);
+    for (int64_t b = 0; b < n_block; ++b) {
+      kernels_.from_q8_columns(keys + b * kBlock * kPageTokens, key_scales + b * kPageTokens, kPageTokens, page.n,
+                               buffers_.keys + b * kBlock * kPageTokens);
+    }
+    kernels_.from_q8_blocks(values, value_scales, page.n * n_block, buffers_.values);
+    return {buffers_.keys, buffers_.values, d, page.pos, page.n, CacheType::f32};
+  }
   for (int64_t i = 0; i < d; ++i) {
     kernels_.from_f16(static_cast<const uint16_t*>(page.keys) + i * kPageTokens, page.n,
                       buffers_.keys + i * kPageTokens);
   }
   kernels_.from_f16(static_cast<const uint16_t*>(page.values), page.n * d, buffers_.values);
-  return {buffers_.keys, buffers_.values, d, page.pos, page.n, false};
+  return {buffers_.keys, buffers_.values, d, page.pos, page.n, CacheType::f32};
 }
 
 void Attention::add_page(const Piece& piece, const Page& page) {
-  if (page.f16 && n_query(piece) >= kWidenFrom) return add_page(piece, widened(page));
-  const GemmFn gemm = page.f16 ? kernels_.gemm_f16 : kernels_.gemm_f32;
+  const bool f16 = page.type == CacheType::f16;
+  if (page.type == CacheType::q8_0 || (f16 && n_query(piece) >= kWidenFrom)) return add_page(piece, widened(page));
+  const GemmFn gemm = f16 ? kernels_.gemm_f16 : kernels_.gemm_f32;
   const int64_t first = first_seeing(piece, page), n = n_query(piece) - first, d = params_.d_head;
   float *scores = buffers_.scores + first * kPageTokens, *o = buffers_.segment.o + first * d;
   const float* q = buffers_.q + first * d;
@@ -186,9 +199,13 @@ void Attention::add_cached(const Piece& piece, int64_t page) {
   const Sequence& sequence = *piece.sequence;
   const int64_t cached = with_block() ? sequence.pos : position(worker_, step_.in[0], piece.rows.end - 1) + 1;
   const int64_t id = sequence.pages[static_cast<size_t>(page)], pos = page * kPageTokens;
-  Page shape{memory_.key_page(id, piece.head_kv), memory_.value_page(id, piece.head_kv), params_.d_head, pos,
-             std::min(kPageTokens, cached - pos), memory_.type == CacheType::f16};
-  if (shape.f16 && page + 1 < piece.pages.end && n_query(piece) < kWidenFrom) {
+  Page shape{memory_.key_page(id, piece.head_kv),
+             memory_.value_page(id, piece.head_kv),
+             params_.d_head,
+             pos,
+             std::min(kPageTokens, cached - pos),
+             memory_.type};
+  if (shape.type == CacheType::f16 && page + 1 < piece.pages.end && n_query(piece) < kWidenFrom) {
     const int64_t next = std::max(sequence.pages[static_cast<size_t>(page) + 1], 0);
     shape.next_keys = memory_.key_page(next, piece.head_kv);
     shape.next_values = memory_.value_page(next, piece.head_kv);
@@ -207,7 +224,7 @@ void Attention::add_own_rows(const Piece& piece) {
       for (int64_t i = 0; i < d; ++i) buffers_.keys[i * kPageTokens + j] = key[i];
     }
     const float* values = step_.in[2].f32(sequence.row + first) + piece.head_kv * d;
-    add_page(piece, {buffers_.keys, values, width, sequence.pos + first, n, false});
+    add_page(piece, {buffers_.keys, values, width, sequence.pos + first, n, CacheType::f32});
   }
 }
 

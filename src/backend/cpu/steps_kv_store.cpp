@@ -1,7 +1,9 @@
 // The cache of keys and values: rows of a batch to their pages.
 #include <algorithm>
+#include <cstring>
 
 #include "backend/cpu/step.h"
+#include "gguf/blocks.h"
 
 namespace onebit::cpu {
 namespace {
@@ -38,10 +40,31 @@ void store_f16(const KvMemory& memory, const Kernels& kernels, const CpuStep& st
   }
 }
 
+/// Scratch: a head of one row in blocks.
+void store_q8_0(const KvMemory& memory, const CpuStep& step, const PageRows& rows, int64_t head, uint8_t* blocks) {
+  constexpr int64_t kScale = 2;  // bytes before the codes of a block
+  const int64_t d = memory.d_head, n_block = d / kBlock, block_bytes = kScale + kBlock;
+  uint8_t *keys = memory.key_page(rows.page, head), *values = memory.value_page(rows.page, head);
+  for (int64_t r = 0, at = rows.at; r < rows.n; ++r, ++at) {
+    encode_row(BlockType::q8_0, step.in[0].f32(rows.row + r) + head * d, blocks, d);
+    for (int64_t b = 0; b < n_block; ++b) {
+      const uint8_t* block = blocks + b * block_bytes;
+      std::memcpy(keys + kPageTokens * d + (b * kPageTokens + at) * kScale, block, kScale);
+      for (int64_t i = 0; i < kBlock; ++i) keys[(b * kBlock + i) * kPageTokens + at] = block[kScale + i];
+    }
+    encode_row(BlockType::q8_0, step.in[1].f32(rows.row + r) + head * d, blocks, d);
+    for (int64_t b = 0; b < n_block; ++b) {
+      const uint8_t* block = blocks + b * block_bytes;
+      std::memcpy(values + kPageTokens * d + (at * n_block + b) * kScale, block, kScale);
+      std::memcpy(values + at * d + b * kBlock, block + kScale, kBlock);
+    }
+  }
+}
+
 }  // namespace
 
 Needs needs_kv_store(const CpuStep& step, const PlanLimits&, int) {
-  return {.thread = kPageTokens * step.memory<KvMemory>().d_head * 2};
+  return {.thread = kPageTokens * step.memory<KvMemory>().d_head * 2};  // more than a row in blocks
 }
 
 // Split by heads: rows of one page lie in the same cache lines of its transposed keys.
@@ -57,10 +80,16 @@ void run_kv_store(const CpuStep& step, Worker& worker) {
       if (next.sequence != worker.row(token).sequence || next.pos != pos + rows.n) break;
     }
     for (int64_t h = heads.begin; h < heads.end; ++h) {
-      if (memory.type == CacheType::f32) {
-        store_f32(memory, step, rows, h);
-      } else {
-        store_f16(memory, worker.kernels(), step, rows, h, worker.scratch<uint16_t>());
+      switch (memory.type) {
+        case CacheType::f32:
+          store_f32(memory, step, rows, h);
+          break;
+        case CacheType::f16:
+          store_f16(memory, worker.kernels(), step, rows, h, worker.scratch<uint16_t>());
+          break;
+        case CacheType::q8_0:
+          store_q8_0(memory, step, rows, h, worker.scratch<uint8_t>());
+          break;
       }
     }
     r += rows.n;

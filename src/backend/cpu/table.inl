@@ -46,6 +46,8 @@ void fill_rows(Kernels& table) {
   table.find_above = find_above;
   table.to_f16 = to_f16;
   table.from_f16 = from_f16;
+  table.from_q8_columns = from_q8_columns;
+  table.from_q8_blocks = from_q8_blocks;
   table.delta_step = delta_step;
 }
 

@@ -24,6 +24,7 @@ class RefBackend : public Backend {
     loaded_.insert(&weight);
   }
 
+  bool keeps_cache(CacheType) const override { return true; }
   std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) override {
     return std::make_unique<ref::States>(states, sizes);
   }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "gguf/blocks.h"
 
 namespace onebit::ref {
 namespace {
@@ -75,10 +76,12 @@ CacheRows::CacheRows(CacheType type, int64_t n_cells, int64_t width) : type_(typ
   const auto size = static_cast<size_t>(n_cells * width);
   if (type == CacheType::f32) f32_.resize(size);
   if (type == CacheType::f16) f16_.resize(size);
+  if (type == CacheType::q8_0) q8_.resize(static_cast<size_t>(n_cells * row_bytes()));
 }
 
 void CacheRows::write(int64_t cell, const float* row) {
   CHECK(cell >= 0 && cell < n_cells_);
+  if (type_ == CacheType::q8_0) return encode_row(BlockType::q8_0, row, q8_.data() + cell * row_bytes(), width_);
   for (int64_t c = 0; c < width_; ++c) {
     const auto at = static_cast<size_t>(cell * width_ + c);
     if (type_ == CacheType::f32) {
@@ -91,6 +94,7 @@ void CacheRows::write(int64_t cell, const float* row) {
 
 void CacheRows::read(int64_t cell, float* row) const {
   CHECK(cell >= 0 && cell < n_cells_);
+  if (type_ == CacheType::q8_0) return decode_row(BlockType::q8_0, q8_.data() + cell * row_bytes(), row, width_);
   for (int64_t c = 0; c < width_; ++c) {
     const auto at = static_cast<size_t>(cell * width_ + c);
     row[c] = type_ == CacheType::f32 ? f32_[at] : f16_to_f32(f16_[at]);
@@ -102,12 +106,18 @@ void CacheRows::copy(int64_t from, int64_t to, int64_t n_cells) {
   const int64_t size = n_cells * width_;
   if (type_ == CacheType::f32) std::copy_n(f32_.begin() + from * width_, size, f32_.begin() + to * width_);
   if (type_ == CacheType::f16) std::copy_n(f16_.begin() + from * width_, size, f16_.begin() + to * width_);
+  if (type_ == CacheType::q8_0) {
+    std::copy_n(q8_.begin() + from * row_bytes(), n_cells * row_bytes(), q8_.begin() + to * row_bytes());
+  }
 }
 
 std::span<uint8_t> CacheRows::bytes(int64_t cell, int64_t n_cells) {
   CHECK(cell >= 0 && cell + n_cells <= n_cells_);
   const auto at = static_cast<size_t>(cell * width_), n = static_cast<size_t>(n_cells * width_);
   if (type_ == CacheType::f32) return {reinterpret_cast<uint8_t*>(f32_.data() + at), n * 4};
+  if (type_ == CacheType::q8_0) {
+    return {q8_.data() + cell * row_bytes(), static_cast<size_t>(n_cells * row_bytes())};
+  }
   return {reinterpret_cast<uint8_t*>(f16_.data() + at), n * 2};
 }
 

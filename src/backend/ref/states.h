@@ -29,10 +29,13 @@ class CacheRows {
   }
 
  private:
+  int64_t row_bytes() const { return cache_bytes(type_, width_); }
+
   CacheType type_;
   int64_t n_cells_, width_;
   std::vector<float> f32_;
   std::vector<uint16_t> f16_;
+  std::vector<uint8_t> q8_;  // rows of blocks
 };
 
 struct KvMemory {

@@ -50,6 +50,9 @@ class SplitBackend : public Backend {
     return std::any_of(holders.begin(), holders.end(), [&](int d) { return device(d).keeps_file_bytes(weight); });
   }
 
+  bool keeps_cache(CacheType type) const override {
+    return std::all_of(devices_.begin(), devices_.end(), [&](const auto& device) { return device->keeps_cache(type); });
+  }
   std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) override {
     std::vector<std::vector<const State*>> by_device(devices_.size());
     for (const State* state : states) by_device[static_cast<size_t>(layout().device_of(*state))].push_back(state);

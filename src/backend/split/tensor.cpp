@@ -1,5 +1,6 @@
 #include "backend/split/tensor.h"
 
+#include <algorithm>
 #include <deque>
 #include <exception>
 
@@ -116,6 +117,9 @@ class TensorBackend : public Backend {
     return keeps;
   }
 
+  bool keeps_cache(CacheType type) const override {
+    return std::all_of(devices_.begin(), devices_.end(), [&](const auto& device) { return device->keeps_cache(type); });
+  }
   std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) override {
     std::vector<split::States::Part> parts;
     for (size_t d = 0; d < devices_.size(); ++d) {
