@@ -49,7 +49,8 @@ def server(start):
 
 @pytest.fixture(autouse=True)
 def idle_afterwards(request):
-    """Every test leaves the shared server without work and alive."""
+    """Every test leaves the servers it was given without work and alive: a client has its answer before the slot is free."""
     yield
-    if "server" in request.fixturenames:
-        request.getfixturevalue("server").wait_until_idle()
+    for given in request.node.funcargs.values():
+        if isinstance(given, Server):
+            given.wait_until_idle()

@@ -68,12 +68,17 @@ def test_a_conversation(page, server):
     assert page.run("document.querySelectorAll('.turn').length") == 0
 
 
-def test_stopping_an_answer(page, server):
+def begin_long_answer(page):
+    """Asks for an answer that goes on for 3000 tokens, whatever is drawn, and waits until some of it is there."""
     set_field(page, "max_tokens", "3000")
     page.type("Count from one to a million, one number a line, and never stop.")
     page.run("window.asked = requestBody; requestBody = () => ({...asked(), ignore_eos: true}), ''")
     page.press("Enter")
     page.wait(TEXT + ".length > 5")
+
+
+def test_stopping_an_answer(page, server):
+    begin_long_answer(page)
     page.click("#send")
     page.wait(IDLE)
     wait_for(lambda: not server.busy_slots(), 2)
@@ -81,9 +86,7 @@ def test_stopping_an_answer(page, server):
 
 
 def test_a_new_chat_forgets_the_answer_under_way(page, server):
-    page.type("Go on and on.")
-    page.press("Enter")
-    page.wait(TEXT + ".length > 5")
+    begin_long_answer(page)
     page.click("#fresh")
     page.wait(IDLE)
     wait_for(lambda: not server.busy_slots(), 2)
