@@ -234,31 +234,11 @@ void expect_drawn_from_the_target(SamplingOptions sampling) {
   EXPECT_GT(n_accepted, n_drafted / 50);
 }
 
-TEST(SpeculateDistribution, Sampled) {
-  SamplingOptions sampling;
-  sampling.temperature = 0.9f;
-  expect_drawn_from_the_target(sampling);
-}
+TEST(SpeculateDistribution, Sampled) { expect_drawn_from_the_target(sampled()); }
 
-TEST(SpeculateDistribution, Truncated) {
-  SamplingOptions sampling;
-  sampling.temperature = 1.2f;
-  sampling.top_k = 6;
-  sampling.top_p = 0.9f;
-  expect_drawn_from_the_target(sampling);
-}
+TEST(SpeculateDistribution, Truncated) { expect_drawn_from_the_target(truncated()); }
 
-TEST(SpeculateDistribution, BiasedMaskedAndPenalised) {
-  SamplingOptions sampling;
-  sampling.temperature = 0.8f;
-  sampling.logit_bias = {{3, 1.5f}, {7, -2.0f}};
-  sampling.suppressed = {5};
-  sampling.presence_penalty = 0.4f;
-  sampling.frequency_penalty = 0.2f;
-  sampling.repeat_last_n = 6;
-  sampling.top_k = 8;
-  expect_drawn_from_the_target(sampling);
-}
+TEST(SpeculateDistribution, BiasedMaskedAndPenalised) { expect_drawn_from_the_target(biased_masked_and_penalised()); }
 
 TEST(SpeculateDistribution, GreedyTakesTheMostLikely) {
   const TinyModels models;

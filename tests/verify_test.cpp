@@ -246,30 +246,11 @@ void expect_the_targets_outcomes(const SamplingOptions& sampling) {
   }
 }
 
-TEST(OneStep, Sampled) {
-  SamplingOptions sampling;
-  sampling.temperature = 0.9f;
-  expect_the_targets_outcomes(sampling);
-}
+TEST(OneStep, Sampled) { expect_the_targets_outcomes(sampled()); }
 
-TEST(OneStep, Truncated) {
-  SamplingOptions sampling;
-  sampling.temperature = 1.2f;
-  sampling.top_k = 6;
-  sampling.top_p = 0.9f;
-  expect_the_targets_outcomes(sampling);
-}
+TEST(OneStep, Truncated) { expect_the_targets_outcomes(truncated()); }
 
-TEST(OneStep, BiasedMaskedAndPenalised) {
-  SamplingOptions sampling;
-  sampling.temperature = 0.8f;
-  sampling.logit_bias = {{3, 1.5f}, {7, -2.0f}};
-  sampling.suppressed = {5};
-  sampling.presence_penalty = 0.4f;
-  sampling.frequency_penalty = 0.2f;
-  sampling.repeat_last_n = 4;
-  expect_the_targets_outcomes(sampling);
-}
+TEST(OneStep, BiasedMaskedAndPenalised) { expect_the_targets_outcomes(biased_masked_and_penalised()); }
 
 /// The likeliest token at every row, whatever was drafted; a target of its own for each step.
 TEST(OneStep, Greedy) {

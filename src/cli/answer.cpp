@@ -71,30 +71,4 @@ Answer generate(Scheduler& scheduler, const TextModel& model, Request request, c
   return std::move(collector->answer);
 }
 
-Json timings_json(const Statistics& s) {
-  return Json{{"prompt_n", s.prompt_n},
-              {"prompt_ms", s.prompt_ms},
-              {"prompt_per_second", s.prompt_per_second()},
-              {"predicted_n", s.predicted_n},
-              {"predicted_ms", s.predicted_ms},
-              {"predicted_per_second", s.predicted_per_second()},
-              {"cache_n", s.cache_n},
-              {"draft_n", s.draft_n},
-              {"draft_n_accepted", s.draft_n_accepted}};
-}
-
-Json speculation_json(const Statistics& s, std::string_view drafter) {
-  return Json{{"kind", drafter},
-              {"rounds", s.rounds},
-              {"drafted", s.draft_n},
-              {"accepted", s.draft_n_accepted},
-              {"tokens_per_step", s.tokens_per_step()},
-              {"accepted_per_position", s.accepted_per_position},
-              {"steps_by_length", s.steps_by_length},
-              {"draft_passes", s.draft_passes},
-              {"looked_up", s.lookup_n},
-              {"looked_up_accepted", s.lookup_n_accepted},
-              {"accepted_per_round", s.accepted_per_round}};
-}
-
 }  // namespace onebit

@@ -30,8 +30,4 @@ using ShowText = std::function<void(std::string_view)>;
 Answer generate(Scheduler& scheduler, const TextModel& model, Request request, const TextStreamOptions& text,
                 const ShowText& show, const StopSignals& signals);
 
-/// The objects "timings" and "speculation" of an answer. `drafter`: "none", "dflash", "dflash2".
-Json timings_json(const Statistics& statistics);
-Json speculation_json(const Statistics& statistics, std::string_view drafter);
-
 }  // namespace onebit

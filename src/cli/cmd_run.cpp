@@ -5,6 +5,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/engine_setup.h"
+#include "server/reply_format.h"
 
 namespace onebit {
 namespace {
@@ -37,13 +38,15 @@ Request make_request(const Options& options, const TextModel& model, std::vector
 }
 
 Json document(const Answer& answer, const Engine& engine, int64_t n_prompt, const std::string& drafter) {
+  Json speculation = speculation_of(answer.statistics, drafter);
+  speculation["accepted_per_round"] = answer.statistics.accepted_per_round;
   return Json{{"text", answer.text},
               {"tokens", answer.tokens},
               {"prompt_tokens", n_prompt},
               {"generated_tokens", answer.tokens.size()},
               {"finish_reason", finish_name(answer.reason)},
-              {"timings", timings_json(answer.statistics)},
-              {"speculation", speculation_json(answer.statistics, drafter)},
+              {"timings", timings_of(answer.statistics)},
+              {"speculation", std::move(speculation)},
               {"device", engine.device().name}};
 }
 

@@ -40,4 +40,31 @@ inline std::vector<double> target_distribution(std::span<const double> logits, c
   return p;
 }
 
+/// The settings under which drafting must not change what is drawn.
+inline SamplingOptions sampled() {
+  SamplingOptions sampling;
+  sampling.temperature = 0.9f;
+  return sampling;
+}
+
+inline SamplingOptions truncated() {
+  SamplingOptions sampling;
+  sampling.temperature = 1.2f;
+  sampling.top_k = 6;
+  sampling.top_p = 0.9f;
+  return sampling;
+}
+
+inline SamplingOptions biased_masked_and_penalised() {
+  SamplingOptions sampling;
+  sampling.temperature = 0.8f;
+  sampling.logit_bias = {{3, 1.5f}, {7, -2.0f}};
+  sampling.suppressed = {5};
+  sampling.presence_penalty = 0.4f;
+  sampling.frequency_penalty = 0.2f;
+  sampling.repeat_last_n = 6;
+  sampling.top_k = 8;
+  return sampling;
+}
+
 }  // namespace onebit::test

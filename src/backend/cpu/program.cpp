@@ -7,6 +7,7 @@
 
 #include "backend/cpu/schedule.h"
 #include "base/error.h"
+#include "plan/rope.h"
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -22,12 +23,6 @@ int64_t aligned(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 /// Weights whose rows are walked as matrices; all others are read element by element.
 bool takes_matrix(Op op) {
   return op == Op::embed || op == Op::matmul || op == Op::matmul_experts || op == Op::select_walk;
-}
-
-bool same_angles(const RopeParams& a, const RopeParams& b) {
-  return a.n_rot == b.n_rot && a.theta == b.theta && a.linear_factor == b.linear_factor &&
-         a.yarn_factor == b.yarn_factor && a.yarn_attn_factor == b.yarn_attn_factor &&
-         a.yarn_beta_fast == b.yarn_beta_fast && a.yarn_beta_slow == b.yarn_beta_slow && a.n_ctx_orig == b.n_ctx_orig;
 }
 
 Touch touch_of(const Operand& value, const PlanLimits& limits, bool written) {

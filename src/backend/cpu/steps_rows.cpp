@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "backend/cpu/step.h"
+#include "plan/rope.h"
 
 namespace onebit::cpu {
 namespace {
@@ -171,42 +171,14 @@ void run_rope(const CpuStep& step, Worker& worker) {
   }
 }
 
-namespace {
-
-/// YaRN: the pair index at which a dimension turns `n_turn` times over the original context.
-double yarn_dimension(const RopeParams& params, double n_turn) {
-  return static_cast<double>(params.n_rot) *
-         std::log(static_cast<double>(params.n_ctx_orig) / (n_turn * 2 * std::numbers::pi)) /
-         (2 * std::log(static_cast<double>(params.theta)));
-}
-
-/// YaRN: by what the angle of pair i is multiplied; fast dimensions keep it, slow ones divide it by the factor.
-double yarn_multiplier(const RopeParams& params, int64_t i) {
-  const double low = std::max(0.0, std::floor(yarn_dimension(params, params.yarn_beta_fast)));
-  const double high =
-      std::min(static_cast<double>(params.n_rot - 1), std::ceil(yarn_dimension(params, params.yarn_beta_slow)));
-  const double ramp = 1 - std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
-  return (1 - ramp) / params.yarn_factor + ramp;
-}
-
-}  // namespace
-
 RopeTable make_rope_table(const RopeParams& params, const float* factors, int64_t n_tok) {
   RopeTable table;
   table.params = params;
   table.factors = factors;
-  const int64_t n_pair = params.n_rot / 2;
-  const bool yarn = params.yarn_factor > 1;
-  for (int64_t i = 0; i < n_pair; ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(params.n_rot);
-    double frequency = std::pow(static_cast<double>(params.theta), exponent) / params.linear_factor;
-    if (factors) frequency /= factors[i];
-    if (yarn) frequency *= yarn_multiplier(params, i);
-    table.frequencies.push_back(frequency);
-  }
-  table.magnitude = yarn ? params.yarn_attn_factor : 1;
-  table.cosine.resize(static_cast<size_t>(n_tok * n_pair));
-  table.sine.resize(static_cast<size_t>(n_tok * n_pair));
+  table.frequencies = rope_frequencies(params, factors);
+  table.magnitude = rope_magnitude(params);
+  table.cosine.resize(static_cast<size_t>(n_tok) * table.frequencies.size());
+  table.sine.resize(table.cosine.size());
   return table;
 }
 

@@ -3,15 +3,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/rope.h"
 
 namespace onebit::gpu {
 namespace {
-
-bool same_angles(const RopeParams& a, const RopeParams& b) {
-  return a.n_rot == b.n_rot && a.theta == b.theta && a.linear_factor == b.linear_factor &&
-         a.yarn_factor == b.yarn_factor && a.yarn_attn_factor == b.yarn_attn_factor &&
-         a.yarn_beta_fast == b.yarn_beta_fast && a.yarn_beta_slow == b.yarn_beta_slow && a.n_ctx_orig == b.n_ctx_orig;
-}
 
 /// A vector on the host from one on the device.
 std::vector<float> read_floats(const float* from, int64_t n, gpuStream_t stream) {
@@ -42,7 +37,7 @@ std::vector<BoundGroup> Binder::groups() {
   scratch_->memory = DeviceMemory(scratch_->bytes, "a program's scratch memory");
   std::vector<BoundGroup> all;
   for (const auto& rope : ropes_) {
-    const double magnitude = rope->params.yarn_factor > 1 ? rope->params.yarn_attn_factor : 1;
+    const double magnitude = rope_magnitude(rope->params);
     all.push_back({"rotary angles", [table = rope.get(), magnitude](const Run& run) {
                      gpu::rope_table(table->turns.as<double>(), table->params.n_rot / 2, magnitude, run.rows,
                                      table->table.as<float2>(), run.stream);
@@ -346,7 +341,7 @@ const Binder::RopeTable& Binder::rope_table(const RopeParams& params, const floa
   made->factors = factors;
   std::vector<float> host;
   if (factors) host = read_floats(factors, params.n_rot / 2, stream_);
-  const std::vector<double> turns = rope_turns(params, factors ? host.data() : nullptr);
+  const std::vector<double> turns = rope_frequencies(params, factors ? host.data() : nullptr);
   made->turns = DeviceMemory(static_cast<int64_t>(turns.size() * sizeof(double)), "rotary angles");
   made->table = DeviceMemory(limits_.n_tok * params.n_rot / 2 * static_cast<int64_t>(sizeof(float2)), "rotary angles");
   if (!turns.empty()) {

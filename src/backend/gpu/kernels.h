@@ -36,10 +36,7 @@ void gated_norm(const float* x, const float* w, const float* z, float* y, int64_
                 gpuStream_t stream);
 
 // rope.cu: cosines and sines of all rows' positions once per run, shared by all steps with the same angles.
-/// Angle of pair i is position * turns[i]; turns [n_rot/2] in f64 from the formula in plan/op.h, factors null or
-/// [n_rot/2] on the host.
-std::vector<double> rope_turns(const RopeParams& params, const float* factors);
-/// table: [n_tok, n_pair] of (cos, sin), times `magnitude`.
+/// table: [n_tok, n_pair] of (cos, sin), times `magnitude`, of position * turns[i]; turns: rope_frequencies() of plan/rope.h.
 void rope_table(const double* turns, int64_t n_pair, double magnitude, const BatchRows& rows, float2* table,
                 gpuStream_t stream);
 /// y may be x.

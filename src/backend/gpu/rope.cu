@@ -1,27 +1,8 @@
-#include <algorithm>
-#include <cmath>
-#include <numbers>
-
 #include "backend/gpu/device.cuh"
 #include "backend/gpu/kernels.h"
 
 namespace onebit::gpu {
 namespace {
-
-/// YaRN: the pair index at which a dimension turns `n_turns` times over the original context.
-double yarn_dimension(const RopeParams& params, double n_turns) {
-  return static_cast<double>(params.n_rot) *
-         std::log(static_cast<double>(params.n_ctx_orig) / (n_turns * 2 * std::numbers::pi)) /
-         (2 * std::log(static_cast<double>(params.theta)));
-}
-
-/// YaRN: 1 keeps the angle of pair i, 0 divides it by the factor.
-double yarn_ramp(const RopeParams& params, int64_t i) {
-  const double low = std::max(0.0, std::floor(yarn_dimension(params, params.yarn_beta_fast)));
-  const double high =
-      std::min(static_cast<double>(params.n_rot - 1), std::ceil(yarn_dimension(params, params.yarn_beta_slow)));
-  return 1 - std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
-}
 
 __global__ void fill_table(const double* turns, int n_pair, double magnitude, const int32_t* row_pos, float2* table) {
   wait_for_previous();
@@ -57,21 +38,6 @@ __global__ void rotate(const float* x, float* y, int n_head, int d_head, int n_r
 }
 
 }  // namespace
-
-std::vector<double> rope_turns(const RopeParams& params, const float* factors) {
-  std::vector<double> turns(static_cast<size_t>(params.n_rot / 2));
-  for (size_t i = 0; i < turns.size(); ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(params.n_rot);
-    double turn = std::pow(static_cast<double>(params.theta), exponent) / static_cast<double>(params.linear_factor);
-    if (factors) turn /= factors[i];
-    if (params.yarn_factor > 1) {
-      const double ramp = yarn_ramp(params, static_cast<int64_t>(i));
-      turn = turn / params.yarn_factor * (1 - ramp) + turn * ramp;
-    }
-    turns[i] = turn;
-  }
-  return turns;
-}
 
 void rope_table(const double* turns, int64_t n_pair, double magnitude, const BatchRows& rows, float2* table,
                 gpuStream_t stream) {
