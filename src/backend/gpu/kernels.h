@@ -36,7 +36,8 @@ void gated_norm(const float* x, const float* w, const float* z, float* y, int64_
                 gpuStream_t stream);
 
 // rope.cu: cosines and sines of all rows' positions once per run, shared by all steps with the same angles.
-/// table: [n_tok, n_pair] of (cos, sin), times `magnitude`, of position * turns[i]; turns: rope_frequencies() of plan/rope.h.
+/// table: [n_tok, n_pair] of (cos, sin), times `magnitude`, of position * turns[i]; turns: rope_frequencies() of
+/// plan/rope.h.
 void rope_table(const double* turns, int64_t n_pair, double magnitude, const BatchRows& rows, float2* table,
                 gpuStream_t stream);
 /// y may be x.
