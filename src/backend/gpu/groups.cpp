@@ -133,7 +133,6 @@ class Grouping {
 
   /// Rotations one after another, the store of what they made, and other heads of what they select from.
   Group heads_at(int first) {
-    const auto& rope = std::get<RopeParams>(step(first).params);
     if (!by_tokens(step(first).in[0])) return {.step = first};
     Group group{.kind = Group::Kind::heads};
     group.chains.push_back(chains_[static_cast<size_t>(first)]);
