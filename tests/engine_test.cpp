@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/load_weights.h"
 #include "engine/scheduler.h"
+#include "engine/text_model.h"
 #include "gguf/blocks.h"
 #include "gguf/keys.h"
 #include "gguf/writer.h"
@@ -16,6 +17,8 @@
 #include "support/engine_run.h"
 #include "support/expect_error.h"
 #include "support/gguf_bytes.h"
+#include "support/temp_dir.h"
+#include "support/tiny_text_model.h"
 
 namespace onebit::test {
 namespace {
@@ -66,6 +69,23 @@ TEST(LoadWeights, TakesAllInOrderAndStopsWhenAsked) {
     });
   });
   EXPECT_EQ(backend.loaded.size(), 5u);
+}
+
+TEST(TextReading, GivesTheTextSideOrItsErrorBeforeTheWeightsAreThere) {
+  const TempDir dir;
+  const std::string good = dir.file("good.gguf"), bad = dir.file("bad.gguf");
+  write_tiny_text_model(good);
+  write_tiny_target(bad, {});
+  TextReading reading(good);
+  reading.check();
+  const std::string text = "two words";
+  EXPECT_EQ(reading.take().tokenizer.encode(text, ParseSpecial::no),
+            read_text_model(GgufFile::open(good)).tokenizer.encode(text, ParseSpecial::no));
+  TextReading failing(bad);
+  expect_refused({"bad.gguf", "tokenizer.ggml.model"}, [&] {
+    for (;;) failing.check();
+  });
+  expect_refused({"bad.gguf", "tokenizer.ggml.model"}, [&] { failing.take(); });
 }
 
 TEST(Engine, ChunksDoNotChangeTheAnswer) {

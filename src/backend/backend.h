@@ -102,6 +102,7 @@ class Backend {
   virtual bool keeps_file_bytes(const Weight& weight) const = 0;
   /// Whether caches may be kept as `type`.
   virtual bool keeps_cache(CacheType type) const { return type != CacheType::q8_0; }
+  /// Empty ones. Memory that nobody uses need not be there yet.
   virtual std::unique_ptr<StatePool> make_states(const std::vector<const State*>& states, const StateSizes& sizes) = 0;
   /// Every weight of the plan must have been loaded; each of its states must belong to one of `pools`, and all its
   /// caches to the same one (a batch lists pages of that pool). The plan is copied; the pools must outlive the program.

@@ -98,10 +98,9 @@ void converse(Conversation& conversation, const StopSignals& signals) {
 int cmd_chat(Options options) {
   StopSignals signals;
   EngineSetup setup = set_up_engine(options);
-  const std::unique_ptr<Engine> engine = load_engine(setup, "chat", signals);
-  const TextModel model = text_model(options, engine->model().file());
-  Scheduler scheduler(*engine);
-  Conversation conversation(options, model, scheduler, engine->options().n_ctx, signals);
+  const EngineAndText loaded = load_engine_and_text(setup, options, "chat", signals);
+  Scheduler scheduler(*loaded.engine);
+  Conversation conversation(options, loaded.text, scheduler, loaded.engine->options().n_ctx, signals);
   converse(conversation, signals);
   return 0;
 }

@@ -65,9 +65,9 @@ int cmd_run(Options options) {
   const StopSignals signals;
   const std::string text = prompt_text(options);
   EngineSetup setup = set_up_engine(options);
-  const std::unique_ptr<Engine> loaded = load_engine(setup, "run", signals);
-  Engine& engine = *loaded;
-  const TextModel model = text_model(options, engine.model().file());
+  const EngineAndText loaded = load_engine_and_text(setup, options, "run", signals);
+  Engine& engine = *loaded.engine;
+  const TextModel& model = loaded.text;
   const Prompt prompt = make_prompt(options, model, text);
   Scheduler scheduler(engine);
   const ShowText show = [](std::string_view piece) {

@@ -54,7 +54,7 @@ ServerOptions server_options(const Options& options, const EngineSetup& setup) {
   server.api_keys = read_keys(options);
   server.allow_open = options.allow_open;
   server.cors_origins = options.cors_origins;
-  if (!options.template_file.empty()) server.chat_template = read_input(options.template_file, kMaxTemplateBytes);
+  server.chat_template = chat_template(options);
   server.template_kwargs = template_kwargs(options);
   server.reasoning_format = options.reasoning_format;
   server.sampling = [options](SamplingOptions base) { return sampling_options(options, std::move(base)); };

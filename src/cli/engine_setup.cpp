@@ -18,6 +18,7 @@ namespace onebit {
 namespace {
 
 constexpr int32_t kServeSlots = 4;
+constexpr size_t kMaxTemplateBytes = 1 << 20;
 
 std::string drafter_kind(const std::string& path) {
   if (path.empty()) return "none";
@@ -123,11 +124,13 @@ EngineSetup set_up_engine(Options& options) {
   return setup;
 }
 
-std::unique_ptr<Engine> load_engine(EngineSetup& setup, std::string_view command, const StopSignals& signals) {
+std::unique_ptr<Engine> load_engine(EngineSetup& setup, std::string_view command, const StopSignals& signals,
+                                    TextReading* text) {
   Progress progress("loading");
   setup.engine.on_progress = [&](double share) {
     progress.update(share);
     signals.check();
+    if (text) text->check();
   };
   auto engine = std::make_unique<Engine>(plan_engine(setup.engine));
   progress.clear();
@@ -154,9 +157,16 @@ SamplingOptions sampling_options(const Options& options, SamplingOptions base) {
   return base;
 }
 
-TextModel text_model(const Options& options, const GgufFile& file) {
+EngineAndText load_engine_and_text(EngineSetup& setup, const Options& options, std::string_view command,
+                                    const StopSignals& signals) {
+  TextReading text(options.model, chat_template(options));
+  auto engine = load_engine(setup, command, signals, &text);
+  return {std::move(engine), text.take()};
+}
+
+std::string chat_template(const Options& options) {
   const std::string& path = options.template_file;
-  return read_text_model(file, path.empty() ? "" : read_input(path, kMaxTemplateBytes));
+  return path.empty() ? "" : read_input(path, kMaxTemplateBytes);
 }
 
 nlohmann::ordered_json template_kwargs(const Options& options) {

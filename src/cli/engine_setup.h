@@ -35,15 +35,24 @@ W4a4Choice w4a4_choice(const Options& options);
 EngineSetup set_up_engine(Options& options);
 
 /// Loads the engine with a bar on a terminal; warnings go to stderr. A signal ends it with Error(runtime).
-std::unique_ptr<Engine> load_engine(EngineSetup& setup, std::string_view command, const StopSignals& signals);
+/// `text` is looked at while weights are loaded.
+std::unique_ptr<Engine> load_engine(EngineSetup& setup, std::string_view command, const StopSignals& signals,
+                                    TextReading* text = nullptr);
+
+struct EngineAndText {
+  std::unique_ptr<Engine> engine;
+  TextModel text;
+};
+
+/// The engine as from load_engine(), and meanwhile the text side of its model.
+EngineAndText load_engine_and_text(EngineSetup& setup, const Options& options, std::string_view command,
+                                    const StopSignals& signals);
 
 /// `base` with the sampling flags that were given; a seed is drawn when none was.
 SamplingOptions sampling_options(const Options& options, SamplingOptions base);
 
-inline constexpr size_t kMaxTemplateBytes = 1 << 20;
-
-/// Tokenizer and chat template of the model, or the template of --chat-template-file.
-TextModel text_model(const Options& options, const GgufFile& file);
+/// The template of --chat-template-file; "" means the model's.
+std::string chat_template(const Options& options);
 
 /// The variables for the chat template (--chat-template-kwargs). Throws Error(usage) when it isn't a JSON object.
 nlohmann::ordered_json template_kwargs(const Options& options);

@@ -112,7 +112,6 @@ Scheduler::Impl::Impl(Engine& e)
   slots.resize(static_cast<size_t>(o.n_slots));
   for (size_t i = 0; i < slots.size(); ++i) {
     slots[i].session = std::make_unique<Session>(static_cast<int32_t>(i), o.n_ctx, pages, draft);
-    engine.clear_slot(static_cast<int32_t>(i));
   }
   const auto n_tok = static_cast<size_t>(engine.target_limits().n_tok);
   tokens.reserve(n_tok);

@@ -1,8 +1,12 @@
 // Keys of the file to text objects; segments of a rendered prompt to ids.
 #include "engine/text_model.h"
 
+#include <chrono>
+#include <utility>
+
 #include "base/error.h"
 #include "gguf/keys.h"
+#include "model/shapes.h"
 
 namespace onebit {
 
@@ -54,6 +58,15 @@ TextModel read_text_model(const GgufFile& file, const std::string& chat_template
   std::string source = chat_template;
   if (source.empty()) source = file.get_or<std::string>(keys::kChatTemplate, kChatMlTemplate);
   return {Tokenizer(tokenizer_data_from_gguf(file)), ChatTemplate(std::move(source)), read_sampling(file)};
+}
+
+TextReading::TextReading(std::string path, std::string chat_template)
+    : result_(std::async(std::launch::async, [path = std::move(path), source = std::move(chat_template)] {
+        return std::make_shared<TextModel>(read_text_model(open_model_file(path, Filling::none), source));
+      })) {}
+
+void TextReading::check() {
+  if (result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) result_.get();
 }
 
 Prompt chat_prompt(const TextModel& model, TemplateInput input) {

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -25,6 +28,20 @@ SamplingOptions default_sampling();
 
 /// Throws Error(refused). `chat_template` replaces the file's when not empty; a file without one gets ChatML.
 TextModel read_text_model(const GgufFile& file, const std::string& chat_template = "");
+
+/// Reads a model's text side on a thread of its own, so that it takes no time beside the loading of the weights.
+class TextReading {
+ public:
+  /// Starts; the arguments are those of read_text_model(), but for the file, which is opened once more.
+  explicit TextReading(std::string path, std::string chat_template = "");
+  /// Throws what the reading has thrown by now, so that nobody waits for weights in vain.
+  void check();
+  /// Waits for the end and gives the model away. Throws what the reading threw.
+  TextModel take() { return std::move(*result_.get()); }
+
+ private:
+  std::shared_future<std::shared_ptr<TextModel>> result_;  // waits when it is destroyed
+};
 
 struct Prompt {
   std::vector<int32_t> ids;

@@ -16,11 +16,22 @@ std::string file_id(const std::string& path) {
   return (file.extension() == ".gguf" ? file.stem() : file.filename()).string();
 }
 
+std::unique_ptr<Engine> load_engine(EngineOptions options, TextReading& text) {
+  options.on_progress = [&text, told = std::move(options.on_progress)](double share) {
+    text.check();
+    if (told) told(share);
+  };
+  return std::make_unique<Engine>(plan_engine(options));
+}
+
 }  // namespace
 
 Serving::Serving(const ServerOptions& options, EngineOptions engine_options)
-    : engine_(std::make_unique<Engine>(plan_engine(engine_options))),
-      text_(read_text_model(engine_->model().file(), options.chat_template)),
+    : Serving(options, std::move(engine_options), TextReading(options.engine.model_path, options.chat_template)) {}
+
+Serving::Serving(const ServerOptions& options, EngineOptions engine_options, TextReading text)
+    : engine_(load_engine(std::move(engine_options), text)),
+      text_(text.take()),
       model_id_(options.alias.empty() ? file_id(options.engine.model_path) : options.alias),
       started_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                    .count()),

@@ -49,6 +49,7 @@ class Serving {
   void stop();
 
  private:
+  Serving(const ServerOptions& options, EngineOptions engine_options, TextReading text);
   void close();
 
   std::unique_ptr<Engine> engine_;
