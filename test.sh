@@ -14,7 +14,7 @@ install_packages build test
 configure -DONEBIT_TESTS=ON
 ninja -C build
 if [[ ${1:-} == fast ]]; then
-  exec ctest --test-dir build --output-on-failure --label-exclude slow
+  exec ctest --test-dir build --output-on-failure --label-exclude slow --parallel "$(nproc)"
 fi
 ctest --test-dir build --output-on-failure
 
