@@ -1,8 +1,8 @@
-// Measures the matrix product of the CPU backend on the shapes of a 27B model: multiply-adds per second and per cycle,
-// and bytes of weights per second, by block type, number of rows and threads.
+// Measures the matrix product of the CPU backend, on the shapes of a 27B model unless another is named: multiply-adds
+// per second and per cycle, and bytes of weights per second, by block type, number of rows and threads.
 //
 //   matmul_bench [--isa amx|avx512|avxvnni|avx2|portable] [--type q4_0] [--threads 1,2] [--rows 1,2,4,8,16,512]
-//   [--seconds 1]
+//   [--shape N_OUTxN_IN] [--seconds 1]
 //
 // Each figure is the best of repeated runs over `--seconds`: on a shared machine the best is what the kernel can do.
 // Weights are random bytes; for few rows there are enough matrices in turn that they come from memory, not from a
@@ -43,6 +43,7 @@ constexpr Shape kShapes[] = {
 
 struct Options {
   std::string isa, type = "q4_0";
+  std::vector<Shape> shapes{std::begin(kShapes), std::end(kShapes)};
   std::vector<int64_t> threads{1, 2}, rows{1, 2, 4, 8, 16, 512};
   double seconds = 1;
 };
@@ -66,6 +67,10 @@ Options parse(int argc, char** argv) {
     if (flag == "--type") options.type = value;
     if (flag == "--threads") options.threads = numbers(value);
     if (flag == "--rows") options.rows = numbers(value);
+    if (flag == "--shape") {
+      const size_t by = value.find('x');
+      options.shapes = {{"", std::atoll(value.c_str()), std::atoll(value.c_str() + by + 1)}};
+    }
     if (flag == "--seconds") options.seconds = std::strtod(value.c_str(), nullptr);
   }
   return options;
@@ -148,6 +153,6 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   const Kernels& kernels = choose_kernels(options.isa);
   for (const int64_t n_thread : options.threads) {
-    for (const Shape& shape : kShapes) measure(options, kernels, static_cast<int>(n_thread), shape);
+    for (const Shape& shape : options.shapes) measure(options, kernels, static_cast<int>(n_thread), shape);
   }
 }

@@ -100,11 +100,12 @@ inline void add_matmul_case(OpCases& cases, BlockType type, MatmulSize size, Act
 }
 
 inline void add_matmul_cases(OpCases& cases) {
-  constexpr MatmulSize kSmall[] = {{1, 1, 32},    {1, 33, 96},  {2, 3, 64},  {3, 17, 160}, {4, 16, 32},
-                                   {5, 48, 224},  {7, 65, 96},  {8, 32, 64}, {9, 31, 96},  {16, 64, 128},
-                                   {17, 33, 288}, {33, 19, 96}, {65, 35, 64}};
-  constexpr MatmulSize kSuper[] = {{1, 1, 256},  {1, 33, 768}, {2, 3, 256},   {3, 17, 512},  {5, 48, 256},
-                                   {8, 65, 256}, {9, 31, 256}, {17, 33, 768}, {33, 19, 256}, {65, 35, 512}};
+  constexpr MatmulSize kSmall[] = {{1, 1, 32},    {1, 33, 96},  {2, 3, 64},   {3, 17, 160}, {4, 16, 32},
+                                   {5, 48, 224},  {7, 65, 96},  {8, 32, 64},  {9, 31, 96},  {16, 64, 128},
+                                   {17, 33, 288}, {33, 19, 96}, {65, 35, 64}, {11, 18, 32}};
+  constexpr MatmulSize kSuper[] = {{1, 1, 256},   {1, 33, 768},  {2, 3, 256},  {3, 17, 512},
+                                   {5, 48, 256},  {8, 65, 256},  {9, 31, 256}, {17, 33, 768},
+                                   {33, 19, 256}, {65, 35, 512}, {16, 20, 512}};
   for (const BlockType type : decodable_types()) {
     const bool super = type_info(type).block_elems == 256;
     for (const MatmulSize size : super ? std::span<const MatmulSize>(kSuper) : std::span<const MatmulSize>(kSmall)) {

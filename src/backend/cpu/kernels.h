@@ -37,9 +37,9 @@ struct Kernels {
   /// By packed form: up to so many tokens `matmul` is faster than the way over wide blocks.
   int64_t most_direct[kStripForms];
   TileFn matmul_wide[kWideKinds];
-  /// On the calling thread, around calls of matmul_wide; nullptr: nothing to do.
-  void (*enter_wide)();
-  void (*leave_wide)();
+  /// On the calling thread, around calls of these; nullptr: nothing to do.
+  void (*enter)();
+  void (*leave)();
   uint8_t wide_zero;  // what 0 is in wide blocks without a minimum: 128, or 0 (codes are signed)
   /// n_block blocks of a strip (whole groups) -> wide blocks.
   void (*unpack[kStripForms])(const uint8_t* strip, int64_t n_block, uint8_t* wide);

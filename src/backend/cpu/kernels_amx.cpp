@@ -1,4 +1,4 @@
-// The kernel table for AMX: that of AVX-512, but products of more than a few rows go by way of signed wide blocks.
+// The kernel table for AMX: that of AVX-512, but products of more than a few rows are those of tiles of signed codes.
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/vec_avx512.h"
@@ -8,7 +8,7 @@
 namespace onebit::cpu {
 namespace {
 
-// Tokens up to which vpdpbusd on strips as they are is faster, since a single tile has to pay for the unpacking alone.
+// One tile of tokens is multiplied while its strips are unpacked; for several, strips are unpacked once.
 constexpr int64_t kMostDirect = kTileTokens;
 
 }  // namespace
@@ -17,9 +17,15 @@ const Kernels* amx_kernels() {
   static const Kernels kTable = [] {
     Kernels table = *avx512_kernels();
     table.isa = "amx";
-    table.enter_wide = enter_amx;
-    table.leave_wide = leave_amx;
+    table.enter = enter_amx;
+    table.leave = leave_amx;
     for (int64_t& most : table.most_direct) most = most < kMostDirect ? most : kMostDirect;
+    table.matmul[static_cast<int>(Strip::q4_0)] = matmul_q4_0_act_amx;
+    table.matmul[static_cast<int>(Strip::q8_0)] = matmul_q8_0_act_amx;
+    table.matmul[static_cast<int>(Strip::q4_k)] = matmul_q4_k_act_amx;
+    table.matmul[static_cast<int>(Strip::q5_k)] = matmul_q5_k_act_amx;
+    table.matmul[static_cast<int>(Strip::q6_k)] = matmul_q6_k_act_amx;
+    table.matmul[static_cast<int>(Strip::iq4_xs)] = matmul_iq4_xs_act_amx;
     table.matmul_wide[static_cast<int>(Wide::by32)] = matmul_wide32_act_amx;
     table.matmul_wide[static_cast<int>(Wide::by16)] = matmul_wide16_act_amx;
     table.matmul_wide[static_cast<int>(Wide::by32_min)] = matmul_wide32_min_act_amx;

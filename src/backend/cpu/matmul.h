@@ -28,14 +28,24 @@ ONEBIT_TILES(avx512)
 ONEBIT_TILES(dotprod)
 #undef ONEBIT_TILES
 
-// AMX: tiles are set up by enter_wide and given back by leave_wide. Wide blocks have signed codes (Kernels::wide_zero =
-// 0).
+// AMX: registers are set up by enter_amx and given back by leave_amx. Wide blocks have signed codes
+// (Kernels::wide_zero = 0).
 void enter_amx();
 void leave_amx();
-void matmul_wide32_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
-void matmul_wide16_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
-void matmul_wide32_min_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
-void matmul_wide16_min_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
+#define ONEBIT_AMX(form)                                                                             \
+  void matmul_##form##_act_amx(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, \
+                               const TileOut& out);
+ONEBIT_AMX(wide32)
+ONEBIT_AMX(wide16)
+ONEBIT_AMX(wide32_min)
+ONEBIT_AMX(wide16_min)
+ONEBIT_AMX(q4_0)
+ONEBIT_AMX(q8_0)
+ONEBIT_AMX(q4_k)
+ONEBIT_AMX(q5_k)
+ONEBIT_AMX(q6_k)
+ONEBIT_AMX(iq4_xs)
+#undef ONEBIT_AMX
 
 // Packed forms without the detour over wide blocks.
 void matmul_q4_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);

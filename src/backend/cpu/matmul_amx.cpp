@@ -1,25 +1,29 @@
-// Tile kernels on AMX: wide blocks with signed codes, for prompts and for batches of more than a few rows.
+// Tile kernels on AMX, for prompts and for batches of more than a few rows: wide blocks with signed codes, and strips
+// that are unpacked to such blocks while they are multiplied.
 //
 // Tiles of activations and wide blocks (layout.h) are operands of tdpbssd as they lie in memory: [16 tokens][32 codes]
 // and [8][16 rows x 4 codes]. One instruction makes the 16 x 16 exact sums of a block, which go through L1 to the
 // vector units, where each token costs one convert, one multiply of the two scales and one multiply-add, in the same
 // order as in matmul_avx512.cpp, so that both give the same bits. The sums of the next block are on their way
-// meanwhile.
+// meanwhile, and with strips the codes of the one after it.
 //
-// On Sapphire Rapids tdpbssd takes 16 cycles and storing its sums 14 more, whatever the shape; a block costs about 28
-// cycles for 16 tokens instead of 88 with vpdpbusd. Tiles of fewer tokens are multiplied as if they had 16 rows, since
-// that takes hardly longer and changing the shapes takes 200 cycles; what lies behind them gives sums that nobody
-// reads.
-#include <immintrin.h>
-#include <stdint.h>
+// On Sapphire Rapids tdpbssd takes 16 cycles and storing its sums 14 more, whatever the shape. While tile instructions
+// are under way only one of the two 512-bit units takes float operations (48 multiply-adds: 24 cycles alone, 48 beside
+// one tdpbssd; integer additions are not affected), so the 48 of a block of 16 tokens take 48 cycles: that is the
+// bound. vpdpbusd takes 88. Tiles of fewer tokens are multiplied as if they had 16 rows, since changing the shapes
+// takes 200 cycles; what lies behind them gives sums that nobody reads.
+#include <utility>
 
-#include "backend/cpu/layout.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/vec_avx512.h"
+//
+#include "backend/cpu/unpack.inl"
 
 namespace onebit::cpu {
 namespace {
 
-#define ONEBIT_INLINE __attribute__((always_inline)) static inline
+constexpr int kLeastTokens = 9;  // of strips: for fewer, vpdpbusd is as fast or faster
 
 /// Operand of ldtilecfg. Tile registers 0, 1: sums; 2: activations, 3: of half a block; 4: codes, 5: of half a block.
 struct alignas(64) TileShapes {
@@ -71,30 +75,75 @@ ONEBIT_INLINE void scaled_sums(const uint8_t* act, int g, float* to) {
   _mm512_store_ps(to, _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_maskz_loadu_ps(kTokens, act + 32 * T)));
 }
 
-/// y [T, 16] (+)= wide blocks times tile.
-template <int Groups, bool Min, int T>
-void tile(const uint8_t* __restrict wide, const uint8_t* __restrict act, int64_t n_block, const TileOut& out) {
-  constexpr int kBytes = kCodeBytes + 64 * Groups * (Min ? 2 : 1), kActBytes = kActBlockBytes * T;
-  alignas(64) int32_t sums[2][Groups * 256];
+/// Where blocks come from: wide blocks as they lie in memory...
+template <Wide Kind>
+struct WideBlocks {
+  static constexpr Wide kKind = Kind;
+  const uint8_t* wide;
+
+  explicit WideBlocks(const uint8_t* p) : wide(p) {}
+  __attribute__((always_inline)) void prepare(int64_t) {}
+  __attribute__((always_inline)) const uint8_t* operator[](int64_t b) const {
+    return wide + b * kWideBytes[static_cast<int>(Kind)];
+  }
+};
+
+/// ... or those of a packed strip. Unpacked one block before they are multiplied, because no tile is loaded from stores
+/// that haven't reached L1, and not earlier, so that memory, vector and tile units are all busy.
+template <Strip F>
+struct PackedBlocks {
+  static constexpr StripShape kShape = kStripShapes[static_cast<int>(F)];
+  static constexpr Wide kKind = kShape.wide;
+  static constexpr int kRing = 4;  // at least the three from the one being prepared to the one being added
+  const uint8_t *strip, *head;
+  alignas(64) uint8_t ring[kRing][kWideBytes[static_cast<int>(kKind)]];
+
+  explicit PackedBlocks(const uint8_t* p) : strip(p), head(p) {}
+  __attribute__((always_inline)) void prepare(int64_t b) {
+    if (b % kShape.group_blocks == 0) {
+      head = strip;
+      strip += kShape.head_bytes;
+    }
+    prefetch_ahead(strip, kShape.block_bytes);
+    const ToMemory<0> to{ring[b % kRing]};
+    unpack<F>(head, strip, to);
+    strip += kShape.block_bytes;
+    asm volatile("" ::: "memory");  // trap: the intrinsics that load tiles don't say that they read memory
+  }
+  __attribute__((always_inline)) const uint8_t* operator[](int64_t b) const { return ring[b % kRing]; }
+};
+
+/// y [T, 16] (+)= blocks times tile.
+template <class Blocks, int T>
+void tile(const uint8_t* p, const uint8_t* __restrict act, int64_t n_block, const TileOut& out) {
+  constexpr bool kMin = Blocks::kKind == Wide::by32_min || Blocks::kKind == Wide::by16_min;
+  constexpr int kGroups = Blocks::kKind == Wide::by16 || Blocks::kKind == Wide::by16_min ? 2 : 1;
+  constexpr int kActBytes = kActBlockBytes * T;
+  Blocks blocks(p);
+  alignas(64) int32_t sums[2][kGroups * 256];
   alignas(64) float factors[16];
   __m512 total[T];
 #pragma GCC unroll 16
   for (int t = 0; t < T; ++t) total[t] = out.add ? _mm512_loadu_ps(out.y + t * out.row) : _mm512_setzero_ps();
-  multiply_block<Groups>(wide, act, sums[0]);
-  for (int64_t b = 0; b < n_block; ++b, wide += kBytes, act += kActBytes) {
-    if (b + 1 < n_block) multiply_block<Groups>(wide + kBytes, act + kActBytes, sums[(b + 1) % 2]);
+  blocks.prepare(0);
+  if (n_block > 1) blocks.prepare(1);
+  multiply_block<kGroups>(blocks[0], act, sums[0]);
+  for (int64_t b = 0; b < n_block; ++b, act += kActBytes) {
+    if (b + 2 < n_block) blocks.prepare(b + 2);
+    if (b + 1 < n_block) multiply_block<kGroups>(blocks[b + 1], act + kActBytes, sums[(b + 1) % 2]);
+    const uint8_t* wide = blocks[b];
     const auto* scales = reinterpret_cast<const float*>(act + 32 * T);
 #pragma GCC unroll 2
-    for (int g = 0; g < Groups; ++g) {
+    for (int g = 0; g < kGroups; ++g) {
       const __m512 scale = _mm512_loadu_ps(wide + kCodeBytes + 64 * g);
       const int32_t* dots = sums[b % 2] + 256 * g;
-      if constexpr (Min) scaled_sums<Groups, T>(act, g, factors);
+      if constexpr (kMin) scaled_sums<kGroups, T>(act, g, factors);
 #pragma GCC unroll 16
       for (int t = 0; t < T; ++t) {
         const __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots + 16 * t));
         total[t] = _mm512_fmadd_ps(dot, times(scale, scales + t), total[t]);
-        if constexpr (Min) {
-          const __m512 min = _mm512_loadu_ps(wide + kCodeBytes + 64 * (Groups + g));
+        if constexpr (kMin) {
+          const __m512 min = _mm512_loadu_ps(wide + kCodeBytes + 64 * (kGroups + g));
           total[t] = _mm512_fmadd_ps(min, _mm512_set1_ps(factors[t]), total[t]);
         }
       }
@@ -104,15 +153,15 @@ void tile(const uint8_t* __restrict wide, const uint8_t* __restrict act, int64_t
   for (int t = 0; t < T; ++t) _mm512_storeu_ps(out.y + t * out.row, total[t]);
 }
 
-template <int Groups, bool Min>
-void tiles(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
-  using Fn = void (*)(const uint8_t*, const uint8_t*, int64_t, const TileOut&);
-  static constexpr Fn kByTokens[kTileTokens] = {
-      tile<Groups, Min, 1>,  tile<Groups, Min, 2>,  tile<Groups, Min, 3>,  tile<Groups, Min, 4>,
-      tile<Groups, Min, 5>,  tile<Groups, Min, 6>,  tile<Groups, Min, 7>,  tile<Groups, Min, 8>,
-      tile<Groups, Min, 9>,  tile<Groups, Min, 10>, tile<Groups, Min, 11>, tile<Groups, Min, 12>,
-      tile<Groups, Min, 13>, tile<Groups, Min, 14>, tile<Groups, Min, 15>, tile<Groups, Min, 16>};
-  kByTokens[n_tok - 1](wide, act, n_block, out);
+/// By the number of tokens, at least Least.
+template <class Blocks, int Least>
+void tiles(const uint8_t* p, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    using Fn = void (*)(const uint8_t*, const uint8_t*, int64_t, const TileOut&);
+    static constexpr Fn kByTokens[] = {tile<Blocks, Least + i>...};
+    kByTokens[n_tok - Least](p, act, n_block, out);
+  }
+  (std::make_integer_sequence<int, kTileTokens - Least + 1>());
 }
 
 }  // namespace
@@ -123,19 +172,29 @@ void enter_amx() {
 }
 void leave_amx() { _tile_release(); }
 
-void matmul_wide32_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
-  tiles<1, false>(wide, act, n_tok, n_block, out);
-}
-void matmul_wide16_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out) {
-  tiles<2, false>(wide, act, n_tok, n_block, out);
-}
-void matmul_wide32_min_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
-                               const TileOut& out) {
-  tiles<1, true>(wide, act, n_tok, n_block, out);
-}
-void matmul_wide16_min_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block,
-                               const TileOut& out) {
-  tiles<2, true>(wide, act, n_tok, n_block, out);
-}
+#define ONEBIT_WIDE(name, kind)                                                                     \
+  void matmul_##name##_act_amx(const uint8_t* wide, const uint8_t* act, int n_tok, int64_t n_block, \
+                               const TileOut& out) {                                                \
+    tiles<WideBlocks<Wide::kind>, 1>(wide, act, n_tok, n_block, out);                               \
+  }
+ONEBIT_WIDE(wide32, by32)
+ONEBIT_WIDE(wide16, by16)
+ONEBIT_WIDE(wide32_min, by32_min)
+ONEBIT_WIDE(wide16_min, by16_min)
+#undef ONEBIT_WIDE
+
+#define ONEBIT_PACKED(form)                                                                          \
+  void matmul_##form##_act_amx(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, \
+                               const TileOut& out) {                                                 \
+    if (n_tok < kLeastTokens) return matmul_##form##_act_avx512(strip, act, n_tok, n_block, out);    \
+    tiles<PackedBlocks<Strip::form>, kLeastTokens>(strip, act, n_tok, n_block, out);                 \
+  }
+ONEBIT_PACKED(q4_0)
+ONEBIT_PACKED(q8_0)
+ONEBIT_PACKED(q4_k)
+ONEBIT_PACKED(q5_k)
+ONEBIT_PACKED(q6_k)
+ONEBIT_PACKED(iq4_xs)
+#undef ONEBIT_PACKED
 
 }  // namespace onebit::cpu

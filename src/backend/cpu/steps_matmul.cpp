@@ -116,19 +116,20 @@ int64_t strips_per_claim(const LoadedWeight& weight, int64_t n_tok, int n_thread
 
 void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
                      const ActRows& x, const Results& to, uint8_t* scratch) {
+  if (kernels.enter) kernels.enter();
   const auto form = static_cast<int>(weight.strip);
   if (x.n_tok <= kernels.most_direct[form]) {
-    return multiply_plain(kernels.matmul[form], weight, matrix, strips, x, to, reinterpret_cast<float*>(scratch));
-  }
-  if (kernels.enter_wide) kernels.enter_wide();
-  for (int64_t s = strips.begin; s < strips.end; s += kMostStripsPerClaim) {
-    const Range some{s, std::min(s + kMostStripsPerClaim, strips.end)};
-    for (int64_t tile = 0; tile < x.n_tile(); tile += kTilesPerPass) {
-      const Range tiles{tile, std::min(tile + kTilesPerPass, x.n_tile())};
-      multiply_unpacked({kernels, weight, matrix, some, tiles, x, Unpacked(scratch)}, to);
+    multiply_plain(kernels.matmul[form], weight, matrix, strips, x, to, reinterpret_cast<float*>(scratch));
+  } else {
+    for (int64_t s = strips.begin; s < strips.end; s += kMostStripsPerClaim) {
+      const Range some{s, std::min(s + kMostStripsPerClaim, strips.end)};
+      for (int64_t tile = 0; tile < x.n_tile(); tile += kTilesPerPass) {
+        const Range tiles{tile, std::min(tile + kTilesPerPass, x.n_tile())};
+        multiply_unpacked({kernels, weight, matrix, some, tiles, x, Unpacked(scratch)}, to);
+      }
     }
   }
-  if (kernels.leave_wide) kernels.leave_wide();
+  if (kernels.leave) kernels.leave();
 }
 
 void multiply_floats(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
