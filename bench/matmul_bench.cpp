@@ -90,16 +90,21 @@ std::vector<uint8_t> random_blocks(BlockType type, int64_t n_byte) {
   return bytes;
 }
 
-/// Seconds of one product of `weights[i]` with x, on all threads.
-double time_once(const Kernels& kernels, ThreadPool& pool, const LoadedWeight& weight, const ActRows& x, float* y,
-                 std::vector<std::vector<uint8_t>>& scratch) {
+/// Seconds of one product of a weight with x, or with `floats` where the weight is not quantised, on all threads.
+double time_once(const Kernels& kernels, ThreadPool& pool, const LoadedWeight& weight, const ActRows& x,
+                 const float* floats, float* y, std::vector<std::vector<uint8_t>>& scratch) {
   const int64_t per_claim = strips_per_claim(weight, x.n_tok, pool.size());
   const double start = now(pool.size());
   pool.run([&](int thread) {
     const Range all = share(weight.n_strip(), 1, thread, pool.size());
     for (int64_t s = all.begin; s < all.end; s += per_claim) {
-      multiply_strips(kernels, weight, weight.data, {s, std::min(s + per_claim, all.end)}, x,
-                      {y, weight.n_out, nullptr}, scratch[static_cast<size_t>(thread)].data());
+      const Range strips{s, std::min(s + per_claim, all.end)};
+      const Results to{y, weight.n_out, nullptr};
+      if (weight.form == LoadedWeight::Form::strips) {
+        multiply_strips(kernels, weight, weight.data, strips, x, to, scratch[static_cast<size_t>(thread)].data());
+      } else {
+        multiply_floats(kernels, weight, weight.data, strips, floats, x.n_tok, to, nullptr);
+      }
     }
   });
   return now(pool.size()) - start;
@@ -122,7 +127,7 @@ void measure(const Options& options, const Kernels& kernels, int n_thread, const
   const int64_t n_block = shape.n_in / kBlock;
   for (const int64_t n_row : options.rows) {
     Pages act(n_row * n_block * kActBlockBytes), y(n_row * shape.n_out * 4);
-    std::vector<float> x(static_cast<size_t>(shape.n_in), 0.5f);
+    std::vector<float> x(static_cast<size_t>(n_row * shape.n_in), 0.5f);
     const ActRows rows{act.data(), n_row, n_block};
     for (int64_t r = 0; r < n_row; ++r) {
       const int64_t tile = r / kTileTokens;
@@ -132,7 +137,7 @@ void measure(const Options& options, const Kernels& kernels, int n_thread, const
     double best = 1e9, total = 0;
     for (size_t i = 0; total < options.seconds || i < 3; ++i) {
       const double seconds =
-          time_once(kernels, pool, store.get(copies[i % copies.size()]), rows, y.as<float>(), scratch);
+          time_once(kernels, pool, store.get(copies[i % copies.size()]), rows, x.data(), y.as<float>(), scratch);
       best = std::min(best, seconds);
       total += seconds;
     }

@@ -10,6 +10,15 @@ namespace {
 
 // One tile of tokens is multiplied while its strips are unpacked; for several, strips are unpacked once.
 constexpr int64_t kMostDirect = kTileTokens;
+constexpr int64_t kLeastRows = 9;  // of f32, to be split for tiles of bf16
+
+void gemm_bf16(const float* a, int64_t a_row, int64_t a_col, const void* b, int64_t b_row, float* c, int64_t c_row,
+               int64_t m, int64_t n, int64_t k, bool add) {
+  if (m < kLeastRows || a_col != 1) {
+    return avx512_kernels()->gemm_bf16(a, a_row, a_col, b, b_row, c, c_row, m, n, k, add);
+  }
+  gemm_bf16_amx(a, a_row, static_cast<const uint16_t*>(b), b_row, c, c_row, m, n, k, add);
+}
 
 }  // namespace
 
@@ -30,6 +39,7 @@ const Kernels* amx_kernels() {
     table.matmul_wide[static_cast<int>(Wide::by16)] = matmul_wide16_act_amx;
     table.matmul_wide[static_cast<int>(Wide::by32_min)] = matmul_wide32_min_act_amx;
     table.matmul_wide[static_cast<int>(Wide::by16_min)] = matmul_wide16_min_act_amx;
+    table.gemm_bf16 = gemm_bf16;
     fill_unpack<0>(table);
     return table;
   }();

@@ -46,6 +46,9 @@ ONEBIT_AMX(q5_k)
 ONEBIT_AMX(q6_k)
 ONEBIT_AMX(iq4_xs)
 #undef ONEBIT_AMX
+/// As Kernels::gemm_bf16, of rows whose elements are neighbours; sets up its own registers. gemm_amx.cpp.
+void gemm_bf16_amx(const float* a, int64_t a_row, const uint16_t* b, int64_t b_row, float* c, int64_t c_row, int64_t m,
+                   int64_t n, int64_t k, bool add);
 
 // Packed forms without the detour over wide blocks.
 void matmul_q4_k_act_avx512(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, const TileOut& out);
