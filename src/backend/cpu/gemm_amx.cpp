@@ -1,9 +1,9 @@
 // The product of f32 rows with a bf16 matrix on AMX, for prompts: tdpbf16ps, whose sums are f32.
 //
-// Each row is split in two bf16 parts, x = high + low with an error of at most 2^-18 |x|, and both are multiplied: rows
-// rounded to bf16 once would lose 2^-9. Twice tdpbf16ps (16 cycles for 16 x 16 x 32) still makes 8 times the
-// multiply-adds of f32 vectors; vdpbf16ps takes two cycles on Sapphire Rapids, where the f32 multiply-adds of half as
-// many columns take half a cycle, and so can't win even with rounded rows.
+// Each row is split in two bf16 parts, x = high + low with an error of at most 2^-17 |x|, and both are multiplied: rows
+// rounded to bf16 once would lose 2^-9. Two tdpbf16ps (16 cycles each for 16 x 16 x 32) make 256 multiply-adds a cycle
+// where f32 vectors make 32. vdpbf16ps is no alternative: it takes two cycles on Sapphire Rapids for what two f32
+// multiply-adds do in one, even with rows rounded once.
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/vec_avx512.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kRows = 16;    // of a tile
 constexpr int kDepth = 32;   // columns of a that one instruction takes
-constexpr int kSlice = 256;  // columns that are split and interleaved at a time: 48 KB with the matrix's part
+constexpr int kSlice = 128;  // columns that are split and interleaved at a time: 24 KB, half of L1
 constexpr int kSteps = kSlice / kDepth;
 constexpr int kColumns = 64;  // of the matrix at a time
 
@@ -53,19 +53,22 @@ void interleave(const uint16_t* b, int64_t b_row, int64_t n, int64_t k, Buffers&
   }
 }
 
-/// Splits m <= 16 rows of k <= kSlice columns, 0 behind them. Rows that aren't there keep whatever was there.
+/// Splits m <= 16 rows of k <= kSlice columns, 0 behind them. The high part is cut off, so that the rest is exact. Rows
+/// that aren't there keep whatever was there.
 void split(const float* a, int64_t a_row, int64_t m, int64_t k, Buffers& to) {
+  alignas(64) uint16_t upper[32];  // the upper halves of two vectors
+  for (int i = 0; i < 32; ++i) upper[i] = static_cast<uint16_t>(2 * i + 1);
+  const __m512i halves = _mm512_load_si512(upper), mask_high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   for (int64_t t = 0; t < m; ++t) {
     for (int64_t p = 0; p < k; p += kDepth) {
       const __mmask32 mask = mask_of(k - p);
-      const __m512 x0 = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), a + t * a_row + p);
-      const __m512 x1 = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), a + t * a_row + p + 16);
-      const auto high = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(x1, x0));
-      const __m512i h0 = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16);
-      const __m512i h1 = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1)), 16);
-      const auto low = reinterpret_cast<__m512i>(
-          _mm512_cvtne2ps_pbh(_mm512_sub_ps(x1, _mm512_castsi512_ps(h1)), _mm512_sub_ps(x0, _mm512_castsi512_ps(h0))));
-      _mm512_store_si512(to.high[p / kDepth].v + t * kDepth, high);
+      const __m512i x0 = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), a + t * a_row + p);
+      const __m512i x1 = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask >> 16), a + t * a_row + p + 16);
+      const auto rest = [mask_high](__m512i x) {
+        return _mm512_sub_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(_mm512_and_si512(x, mask_high)));
+      };
+      _mm512_store_si512(to.high[p / kDepth].v + t * kDepth, _mm512_permutex2var_epi16(x0, halves, x1));
+      const auto low = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(rest(x1), rest(x0)));
       _mm512_store_si512(to.low[p / kDepth].v + t * kDepth, low);
     }
   }
