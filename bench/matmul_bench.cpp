@@ -97,6 +97,7 @@ double time_once(const Kernels& kernels, ThreadPool& pool, const LoadedWeight& w
   const double start = now(pool.size());
   pool.run([&](int thread) {
     const Range all = share(weight.n_strip(), 1, thread, pool.size());
+    const Entered entered(kernels, weight, x.n_tok);
     for (int64_t s = all.begin; s < all.end; s += per_claim) {
       const Range strips{s, std::min(s + per_claim, all.end)};
       const Results to{y, weight.n_out, nullptr};

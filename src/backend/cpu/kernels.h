@@ -37,9 +37,11 @@ struct Kernels {
   /// By packed form: up to so many tokens `matmul` is faster than the way over wide blocks.
   int64_t most_direct[kStripForms];
   TileFn matmul_wide[kWideKinds];
-  /// On the calling thread, around calls of these; nullptr: nothing to do.
+  /// On the calling thread, around calls of these; nullptr: nothing to do. `matmul` of fewer than `enter_from` tokens
+  /// does without.
   void (*enter)();
   void (*leave)();
+  int64_t enter_from;
   uint8_t wide_zero;  // what 0 is in wide blocks without a minimum: 128, or 0 (codes are signed)
   /// n_block blocks of a strip (whole groups) -> wide blocks.
   void (*unpack[kStripForms])(const uint8_t* strip, int64_t n_block, uint8_t* wide);

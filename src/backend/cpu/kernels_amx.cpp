@@ -28,6 +28,7 @@ const Kernels* amx_kernels() {
     table.isa = "amx";
     table.enter = enter_amx;
     table.leave = leave_amx;
+    table.enter_from = kLeastAmxTokens;
     for (int64_t& most : table.most_direct) most = most < kMostDirect ? most : kMostDirect;
     table.matmul[static_cast<int>(Strip::q4_0)] = matmul_q4_0_act_amx;
     table.matmul[static_cast<int>(Strip::q8_0)] = matmul_q8_0_act_amx;

@@ -30,6 +30,7 @@ ONEBIT_TILES(dotprod)
 
 // AMX: registers are set up by enter_amx and given back by leave_amx. Wide blocks have signed codes
 // (Kernels::wide_zero = 0).
+constexpr int kLeastAmxTokens = 9;  // of strips: for fewer, vpdpbusd is as fast or faster, and is taken
 void enter_amx();
 void leave_amx();
 #define ONEBIT_AMX(form)                                                                             \

@@ -23,8 +23,6 @@
 namespace onebit::cpu {
 namespace {
 
-constexpr int kLeastTokens = 9;  // of strips: for fewer, vpdpbusd is as fast or faster
-
 /// Operand of ldtilecfg. Tile registers 0, 1: sums; 2: activations, 3: of half a block; 4: codes, 5: of half a block.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -186,8 +184,8 @@ ONEBIT_WIDE(wide16_min, by16_min)
 #define ONEBIT_PACKED(form)                                                                          \
   void matmul_##form##_act_amx(const uint8_t* strip, const uint8_t* act, int n_tok, int64_t n_block, \
                                const TileOut& out) {                                                 \
-    if (n_tok < kLeastTokens) return matmul_##form##_act_avx512(strip, act, n_tok, n_block, out);    \
-    tiles<PackedBlocks<Strip::form>, kLeastTokens>(strip, act, n_tok, n_block, out);                 \
+    if (n_tok < kLeastAmxTokens) return matmul_##form##_act_avx512(strip, act, n_tok, n_block, out); \
+    tiles<PackedBlocks<Strip::form>, kLeastAmxTokens>(strip, act, n_tok, n_block, out);              \
   }
 ONEBIT_PACKED(q4_0)
 ONEBIT_PACKED(q8_0)

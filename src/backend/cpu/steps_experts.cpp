@@ -119,6 +119,7 @@ void run_matmul_experts(const CpuStep& step, Worker& worker) {
   uint8_t* scratch = worker.scratch<uint8_t>() + aligned(grouping_bytes(weight.n_expert, n_pair));
   const int64_t per_claim = std::clamp<int64_t>(weight.n_strip() / (2 * worker.n_thread()), 1, 16);
   const int64_t claims = (weight.n_strip() + per_claim - 1) / per_claim;  // of each expert in use
+  const Entered entered(worker.kernels(), weight, n_pair);
   worker.deal(step, groups.n_used * claims, 1, [&](Range claim) {
     const int64_t first = claim.begin % claims * per_claim;
     multiply_expert(job, groups.used[claim.begin / claims], {first, std::min(first + per_claim, weight.n_strip())},

@@ -114,9 +114,15 @@ int64_t strips_per_claim(const LoadedWeight& weight, int64_t n_tok, int n_thread
   return weight.n_strip() >= kWhole * n_thread ? (n + kWhole - 1) / kWhole * kWhole : n;
 }
 
+Entered::Entered(const Kernels& kernels, const LoadedWeight& weight, int64_t n_tok) {
+  const bool direct = n_tok <= kernels.most_direct[static_cast<int>(weight.strip)] && n_tok < kernels.enter_from;
+  if (weight.form != LoadedWeight::Form::strips || !kernels.enter || direct) return;
+  kernels.enter();
+  leave_ = kernels.leave;
+}
+
 void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
                      const ActRows& x, const Results& to, uint8_t* scratch) {
-  if (kernels.enter) kernels.enter();
   const auto form = static_cast<int>(weight.strip);
   if (x.n_tok <= kernels.most_direct[form]) {
     multiply_plain(kernels.matmul[form], weight, matrix, strips, x, to, reinterpret_cast<float*>(scratch));
@@ -129,7 +135,6 @@ void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const u
       }
     }
   }
-  if (kernels.leave) kernels.leave();
 }
 
 void multiply_floats(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
@@ -204,6 +209,7 @@ void run_matmul(const CpuStep& step, Worker& worker) {
   const Operand& y = step.out[0];
   const int64_t n_row = worker.n_row(step.in[0]);
   if (n_row == 0) return;
+  const Entered entered(worker.kernels(), weight, n_row);
   worker.deal(step, weight.n_strip(), strips_per_claim(weight, n_row, worker.n_thread()), [&](Range strips) {
     multiply_claim(step, worker, strips, {y.f32(), y.width(), nullptr}, worker.scratch<uint8_t>());
   });

@@ -89,6 +89,7 @@ void run_matmul_shortlist(const CpuStep& step, Worker& worker) {
   if (n_row == 0) return;
   auto* y = worker.scratch<float>();
   auto* scratch = worker.scratch<uint8_t>() + n_row * kMostColumns * 4;
+  const Entered entered(worker.kernels(), weight, n_row);
   worker.deal(step, weight.n_strip(), strips_per_claim(weight, n_row, worker.n_thread()), [&](Range strips) {
     const int64_t first = strips.begin * kLanes, n = std::min(strips.end * kLanes, weight.n_out) - first;
     multiply_claim(step, worker, strips, {y - first, kMostColumns, nullptr}, scratch);

@@ -31,7 +31,21 @@ struct Results {
 /// Scratch of a thread for multiply_strips().
 int64_t strip_scratch_bytes();
 
-/// Outputs of the strips in `strips` (16 rows of `weight` each) for all rows of `x`.
+/// Kernels::enter and leave of a thread around its products of `weight` with up to n_tok rows.
+class Entered {
+ public:
+  Entered(const Kernels& kernels, const LoadedWeight& weight, int64_t n_tok);
+  ~Entered() {
+    if (leave_) leave_();
+  }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  void (*leave_)() = nullptr;
+};
+
+/// Outputs of the strips in `strips` (16 rows of `weight` each) for all rows of `x`, within an Entered.
 void multiply_strips(const Kernels& kernels, const LoadedWeight& weight, const uint8_t* matrix, Range strips,
                      const ActRows& x, const Results& to, uint8_t* scratch);
 
