@@ -6,7 +6,7 @@
 
 namespace onebit::cpu {
 
-/// Rows of activations of 32 * n_block columns.
+/// Rows of activations of 32 * n_block columns, in Pages: behind the last, up to 512 bytes are read, but not used.
 struct ActRows {
   uint8_t* data = nullptr;
   int64_t n_tok = 0, n_block = 0;
