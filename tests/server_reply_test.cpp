@@ -1,5 +1,6 @@
 // From tokens to replies: what the channel gathers, and the shapes of chunks, wholes, errors and metrics.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <rapidcheck/gtest.h>
 
 #include "server/answer_channel.h"
@@ -32,7 +33,7 @@ std::vector<int32_t> ids_of(const std::vector<TokenEvent>& tokens) {
 
 TEST(AnswerChannel, TokensComeWithTheirText) {
   const TextModel model = byte_model();
-  AnswerChannel channel(model.tokenizer, {}, nullptr);
+  AnswerChannel channel(model.tokenizer, {}, Wake::each_part, nullptr);
   channel.on_token({0xC3, 0, {}});
   AnswerPart part = channel.take();
   EXPECT_FALSE(part.has_text());
@@ -46,7 +47,7 @@ TEST(AnswerChannel, TokensComeWithTheirText) {
 
 TEST(AnswerChannel, TokensOfAStopStringAreDropped) {
   const TextModel model = byte_model();
-  AnswerChannel channel(model.tokenizer, {.stop = {"cd"}}, nullptr);
+  AnswerChannel channel(model.tokenizer, {.stop = {"cd"}}, Wake::each_part, nullptr);
   feed(channel, byte_ids("abcdef"));
   const AnswerPart part = channel.take();
   EXPECT_EQ(part.text.content, "ab");
@@ -57,14 +58,14 @@ TEST(AnswerChannel, TokensOfAStopStringAreDropped) {
 
 TEST(AnswerChannel, EndsTheAnswerAtAStopString) {
   const TextModel model = byte_model();
-  AnswerChannel channel(model.tokenizer, {.stop = {"b"}}, nullptr);
+  AnswerChannel channel(model.tokenizer, {.stop = {"b"}}, Wake::each_part, nullptr);
   EXPECT_TRUE(channel.on_token({'a', 0, {}}));
   EXPECT_FALSE(channel.on_token({'b', 0, {}}));
 }
 
 TEST(AnswerChannel, AnIdWithoutTextIsAFailureOfTheAnswerOnly) {
   const TextModel model = byte_model();
-  AnswerChannel channel(model.tokenizer, {}, nullptr);
+  AnswerChannel channel(model.tokenizer, {}, Wake::each_part, nullptr);
   EXPECT_FALSE(channel.on_token({1'000'000, 0, {}}));
   channel.on_finish(FinishReason::stop, {}, "");
   const AnswerPart part = channel.take();
@@ -75,15 +76,34 @@ TEST(AnswerChannel, AnIdWithoutTextIsAFailureOfTheAnswerOnly) {
 TEST(AnswerChannel, GivesItsPlaceBackAtTheEnd) {
   const TextModel model = byte_model();
   auto place = std::make_shared<int>(0);
-  AnswerChannel channel(model.tokenizer, {}, place);
+  AnswerChannel channel(model.tokenizer, {}, Wake::each_part, place);
   EXPECT_EQ(place.use_count(), 2);
   channel.on_finish(FinishReason::cancelled, {}, "");
   EXPECT_EQ(place.use_count(), 1);
 }
 
+TEST(AnswerChannel, WakesTheConnectionWhenItHasUseForIt) {
+  const TextModel model = byte_model();
+  AnswerChannel parts(model.tokenizer, {}, Wake::each_part, nullptr);
+  AnswerChannel whole(model.tokenizer, {}, Wake::at_end, nullptr);
+  const auto wakes = [](const AnswerChannel& channel) {
+    pollfd fd{channel.fd(), POLLIN, 0};
+    return ::poll(&fd, 1, 0) == 1;
+  };
+  for (AnswerChannel* channel : {&parts, &whole}) {
+    channel->on_prompt(0, 1);
+    channel->on_token({'a', 0, {}});
+  }
+  EXPECT_TRUE(wakes(parts));
+  EXPECT_FALSE(wakes(whole));
+  whole.on_finish(FinishReason::length, {}, "");
+  EXPECT_TRUE(wakes(whole));
+  EXPECT_EQ(whole.take().text.content, "a");
+}
+
 TEST(AnswerChannel, TellsHowFarThePromptIs) {
   const TextModel model = byte_model();
-  AnswerChannel channel(model.tokenizer, {}, nullptr);
+  AnswerChannel channel(model.tokenizer, {}, Wake::each_part, nullptr);
   channel.on_prompt(4, 10);
   channel.on_prompt(8, 10);
   const AnswerPart part = channel.take();
@@ -99,7 +119,8 @@ RC_GTEST_PROP(AnswerChannel, PartsJoinToTheWhole, ()) {
   const auto ids = *rc::gen::container<std::vector<int32_t>>(
       rc::gen::element('a', 'b', '<', 0xC3, 0xA9, test::kThink, test::kEndThink));
   const TextStreamOptions options = {.stop = {"bb"}, .split_reasoning = true};
-  AnswerChannel once(model.tokenizer, options, nullptr), often(model.tokenizer, options, nullptr);
+  AnswerChannel once(model.tokenizer, options, Wake::each_part, nullptr),
+      often(model.tokenizer, options, Wake::each_part, nullptr);
   feed(once, ids);
   AnswerPart joined;
   const auto add = [&](const AnswerPart& part) {
@@ -165,7 +186,7 @@ TEST_F(FormatTest, WholeChat) {
       "prompt_per_second": 500.0, "predicted_n": 4, "predicted_ms": 8.0, "predicted_per_token_ms": 2.0,
       "predicted_per_second": 500.0, "draft_n": 5, "draft_n_accepted": 2})"));
   EXPECT_EQ(json["speculation"], Json::parse(R"({"kind": "dflash2", "rounds": 2, "drafted": 5, "accepted": 2,
-      "tokens_per_step": 2.0, "accepted_per_position": [1, 1], "steps_by_length": [], "draft_passes": 0,
+      "tokens_per_step": 2.0, "accepted_per_position": [1, 1], "steps_by_length": [], "draft_passes": 0, "fed": 0,
       "looked_up": 0, "looked_up_accepted": 0})"));
 }
 

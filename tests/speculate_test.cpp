@@ -41,7 +41,7 @@ class HandRun {
          std::vector<int32_t>(generation_->prompt_left().begin(), generation_->prompt_left().end())) {
       step({&token, 1});
       session_.keep({&token, 1});
-      speculator_.feed().tap_answer(session_);
+      speculator_.feed().settle(session_);
       speculator_.feed().encode();
       generation_->prompt_advanced(1);
     }
@@ -145,6 +145,31 @@ TEST(Speculate, AnyAcceptanceLeavesTheCachesOfTheTextInAWindow) {
   TinyShape shape;
   shape.window = 70;
   expect_caches_of_the_text(shape, 2);
+}
+
+/// Positions fed to a drafter with a window of 70 when 400 prompt tokens are read and so many are decoded without
+/// drafts.
+int64_t positions_fed(int64_t first_turn, int64_t n_plain) {
+  TinyShape shape;
+  shape.window = 70;
+  const TinyModels models(shape);
+  EngineOptions options = models.options(2);
+  options.n_ctx = 1024;
+  options.cache_bytes = first_turn > 0 ? 64 << 20 : 0;  // states are kept at the ends of turns
+  Request request = greedy(std::vector<int32_t>(400, 7), n_plain);
+  request.draft_max = 0;
+  if (first_turn > 0) {
+    request.prompt[static_cast<size_t>(first_turn) - 1] = 9;
+    request.turn_ids = {9};
+  }
+  return run(options, request)->statistics.draft_fed;
+}
+
+TEST(DraftFeed, OnlyWhatADraftWillSeeIsFed) {
+  EXPECT_EQ(positions_fed(0, 1), 400 - 320);                    // the page of 400 - 69 and what follows
+  EXPECT_EQ(positions_fed(200, 1), (400 - 320) + (200 - 128));  // and the page of 200 - 64 up to the turn's end
+  EXPECT_EQ(positions_fed(350, 1), 400 - 256);                  // where both meet
+  EXPECT_EQ(positions_fed(0, 300), 400 - 320);                  // a long answer without drafts
 }
 
 TEST(Speculate, SequencesOfOneBatchDraftDifferentLengths) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kStay = 0.95;        // chance that the rate stays as it is from round to round
 constexpr double kShare = 0.02;       // of all time that drafting may cost
-constexpr double kFirstCredit = 0.6;  // plain steps that an answer may lose before any has been done
+constexpr double kFirstCredit = 0.4;  // plain steps that an answer may lose before any has been done
 constexpr double kMostCredit = 10;
 constexpr float kSurest = 0.995f;  // a drafter is never believed more than that
 

@@ -43,7 +43,7 @@ class DraftAccount {
   double most_loss() const { return balance_ + kOverdraft; }
 
  private:
-  static constexpr double kOverdraft = 1;
+  static constexpr double kOverdraft = 0.8;
   double balance_ = 0;
 };
 

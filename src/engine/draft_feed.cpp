@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace onebit {
+namespace {
+
+constexpr int64_t kSeenAnew = 32;  // positions, or up to a page more, that a drafter starts with after a long pause
+
+}  // namespace
 
 DraftFeed::DraftFeed(Engine& engine) : engine_(engine) {
   const auto n_slots = static_cast<size_t>(engine.options().n_slots);
@@ -11,6 +16,7 @@ DraftFeed::DraftFeed(Engine& engine) : engine_(engine) {
   sequences_.reserve(2 * n_slots);
   fed_.resize(n_slots);
   tapped_.resize(n_slots);
+  n_fed_.resize(n_slots);
 }
 
 int32_t DraftFeed::tap_row(const Session& session, int64_t pos) const {
@@ -47,6 +53,7 @@ void DraftFeed::tap_prompt(Session& session, const Sequence& rows) {
   const auto n_rows = static_cast<int32_t>(rows.n_tok - skipped);
   if (n_rows == 0) return;
   sequences_.push_back(session.encode_rows(static_cast<int32_t>(source_rows_.size()), n_rows, rows.pos + skipped));
+  n_fed_[static_cast<size_t>(session.slot())] += n_rows;
   const bool chained = engine_.drafter()->chained();
   for (int64_t i = skipped; i < rows.n_tok; ++i) {
     const int64_t pos = rows.pos + i;
@@ -61,8 +68,13 @@ void DraftFeed::tap_prompt(Session& session, const Sequence& rows) {
 }
 
 void DraftFeed::tap_answer(Session& session) {
-  const int64_t waiting = session.n_past() - fed_[static_cast<size_t>(session.slot())];
-  if (waiting + engine_.options().draft_max + 2 > engine_.tap_ring()) settle(session);
+  if (n_waiting(session) + engine_.options().draft_max + 2 <= engine_.tap_ring()) return;
+  if (engine_.drafter()->config().context_rows() == 0) return settle(session);
+  session.draft_from(session.n_past() - kSeenAnew);
+}
+
+int64_t DraftFeed::n_waiting(const Session& session) const {
+  return session.n_past() - std::max(fed_[static_cast<size_t>(session.slot())], session.draft_begin());
 }
 
 void DraftFeed::settle(Session& session) {
@@ -71,6 +83,7 @@ void DraftFeed::settle(Session& session) {
   const int64_t begin = std::max(fed, session.draft_begin()), end = session.n_past();
   fed = end;
   if (begin >= end) return;
+  n_fed_[static_cast<size_t>(session.slot())] += end - begin;
   const auto row = static_cast<int32_t>(source_rows_.size());
   sequences_.push_back(session.encode_rows(row, static_cast<int32_t>(end - begin), begin));
   const bool chained = engine_.drafter()->chained();
@@ -91,6 +104,7 @@ void DraftFeed::encode() {
 void DraftFeed::restart(const Session& session) {
   fed_[static_cast<size_t>(session.slot())] = session.n_past();
   tapped_[static_cast<size_t>(session.slot())] = session.n_past();
+  n_fed_[static_cast<size_t>(session.slot())] = 0;
   sequences_.clear();  // of a step that failed
   tokens_.clear();
   source_rows_.clear();

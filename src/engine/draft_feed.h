@@ -20,10 +20,15 @@ class DraftFeed {
   void place_taps(const Session& session, const Sequence& rows, std::vector<int32_t>& to) const;
   /// Rows of a prompt were kept: feeds those that the drafter will see to its caches when encode() is called.
   void tap_prompt(Session& session, const Sequence& rows);
-  /// Rows of an answer were kept; they are fed to the drafter's caches before the next draft, or when they get many.
+  /// Rows of an answer were kept; they are fed to the drafter's caches before the next draft, as far as the ring holds
+  /// them: where nothing has been drafted for long, the drafter goes on without what was before.
   void tap_answer(Session& session);
-  /// Queues what is still to be fed of this session; before its state is kept or its answer ends.
+  /// Queues what is still to be fed of this session; before it drafts, its state is kept or its answer ends.
   void settle(Session& session);
+  /// Rows that settle() would queue.
+  int64_t n_waiting(const Session& session) const;
+  /// Rows of a session fed since restart().
+  int64_t n_fed(const Session& session) const { return n_fed_[static_cast<size_t>(session.slot())]; }
   void encode();
   /// The session starts anew at its n_past(): nothing of it is to be fed.
   void restart(const Session& session);
@@ -39,6 +44,7 @@ class DraftFeed {
   Engine& engine_;
   std::vector<int64_t> fed_;     // [slot]: rows of the answer below this position are in the drafter's caches
   std::vector<int64_t> tapped_;  // [slot]: first position whose tap is in the ring
+  std::vector<int64_t> n_fed_;   // [slot]
   std::vector<int32_t> source_rows_, tokens_;
   std::vector<Sequence> sequences_;
 };

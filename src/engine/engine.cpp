@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMaxContext = int64_t{1} << 24;
 constexpr int32_t kLookupLength = 7;  // tokens a step that are looked up when there is no drafter
-constexpr int64_t kTapRing = 64;
+constexpr int64_t kTapRing = 128;     // a longer pause leaves the drafter with the last page or two
 constexpr int32_t kMaxDraft = 1024;
 
 constexpr int64_t kAutoCache = int64_t{8} << 30;

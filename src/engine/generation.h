@@ -42,6 +42,7 @@ class Generation {
   /// `n_plain` plain steps.
   void count_step(int64_t n_drafted, int64_t n_accepted, double n_plain);
   void count_draft_pass() { ++statistics_.draft_passes; }
+  void count_fed(int64_t n) { statistics_.draft_fed = n; }
   /// Prompt tokens that weren't reused.
   int64_t n_read() const { return statistics_.prompt_n; }
   /// How long the prompt took; 0 while it is being read.

@@ -1,14 +1,16 @@
 #include "engine/measure_costs.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
 namespace onebit {
 namespace {
 
+constexpr int64_t kDepth = 128;
 constexpr double kMeasureMs = 200;  // slow devices take a few passes' time
 
-/// Passes over an empty session, with tokens and states that don't matter.
+/// Passes at some depth, with tokens and states that don't matter.
 class Passes {
  public:
   Passes(Engine& engine, Session& session, const DraftFeed& feed) : engine_(engine), session_(session), feed_(feed) {}
@@ -22,15 +24,17 @@ class Passes {
     std::iota(outputs_.begin(), outputs_.end(), 0);
     taps_.clear();
     for (int64_t i = 0; i < n && engine_.drafter(); ++i) taps_.push_back(feed_.tap_row(session_, i));
-    const Sequence rows = session_.rows(0, static_cast<int32_t>(n), n > 1 ? Phase::verify : Phase::decode);
+    Sequence rows = session_.rows(0, static_cast<int32_t>(n), n > 1 ? Phase::verify : Phase::decode);
+    if (n > 1) rows.n_commit = std::min(n_taped_, static_cast<int32_t>(n + 1) / 2);  // what the last draft left
     engine_.run_target(
         {.tokens = tokens_, .sequences = {&rows, 1}, .outputs = outputs_, .tap_rows = taps_, .choices_only = true});
     session_.keep({});
+    n_taped_ = n > 1 ? static_cast<int32_t>(n) : 0;
   }
   void encode(int64_t n) {
     tokens_.assign(chained() ? static_cast<size_t>(n) : 0, 0);
     taps_.assign(static_cast<size_t>(n), feed_.tap_row(session_, 0));
-    const Sequence rows = session_.encode_rows(0, static_cast<int32_t>(n), 0);
+    const Sequence rows = session_.encode_rows(0, static_cast<int32_t>(n), session_.n_past());
     engine_.run_encode({.tokens = tokens_, .sequences = {&rows, 1}, .source_rows = taps_});
   }
   void draft(int64_t n) { chained() ? draft_token() : draft_block(n); }
@@ -38,7 +42,7 @@ class Passes {
  private:
   void draft_token() {
     tokens_.assign(1, 0);
-    const Sequence rows = session_.encode_rows(0, 1, 0);
+    const Sequence rows = session_.encode_rows(0, 1, session_.n_past());
     const int32_t from = feed_.tap_row(session_, 0), to = feed_.chain_row(session_), output = 0;
     engine_.run_draft({.tokens = tokens_,
                        .sequences = {&rows, 1},
@@ -57,6 +61,7 @@ class Passes {
   Engine& engine_;
   Session& session_;
   const DraftFeed& feed_;
+  int32_t n_taped_ = 0;  // rows that the last pass left to be committed
   std::vector<int32_t> tokens_, outputs_, taps_;
 };
 
@@ -67,6 +72,10 @@ StepCosts measure_costs(Engine& engine, Session& session, const DraftFeed& feed)
   Passes passes(engine, session, feed);
   const int64_t block = passes.block();
   if (block <= 1) return costs;
+  const std::vector<int32_t> before(static_cast<size_t>(std::min(kDepth, engine.options().n_ctx / 2)));
+  session.make(before, 0, 0);
+  passes.target(1);  // the first one finds memory that was never touched
+  if (engine.drafter()) passes.draft(2);
   const auto target = [&](int64_t n) { passes.target(n); };
   const auto plain = [&] { passes.target(1); };
   costs.target = measure_curve(1, block, kMeasureMs / 2, target, [&] {

@@ -13,7 +13,7 @@ std::vector<PromptCut> prompt_cuts(std::span<const int32_t> prompt, std::span<co
     const bool turn =
         pos - last_turn >= kShortestPiece && std::find(turn_ids.begin(), turn_ids.end(), id) != turn_ids.end();
     if (!multiple && !turn) continue;
-    cuts.push_back({pos, multiple});
+    cuts.push_back({pos, turn, multiple});
     if (turn) last_turn = pos;
   }
   int64_t last_kept = -kWorthKeeping;  // so that the first is

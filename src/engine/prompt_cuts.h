@@ -16,6 +16,7 @@ inline constexpr int64_t kWorthKeeping = 128;
 
 struct PromptCut {
   int64_t pos = 0;    // tokens before it
+  bool turn = false;  // a turn ends there
   bool keep = false;  // whether the state is worth keeping (the cut is made in any case)
 };
 

@@ -61,6 +61,7 @@ struct Statistics {
   int64_t draft_n = 0, draft_n_accepted = 0;    // drafted tokens that were verified; those kept
   int64_t lookup_n = 0, lookup_n_accepted = 0;  // of these, the ones found in the text so far
   int64_t draft_passes = 0;                     // passes of the drafter
+  int64_t draft_fed = 0;                        // positions of prompt and answer that were fed to it
   std::vector<int64_t> steps_by_length;         // [draft length, 0 = plain]: steps after the first token
   double plain_steps_worth = 0;  // plain steps that all steps cost by the known times; one each if unknown
   int64_t rounds = 0;            // verify steps with at least one drafted token

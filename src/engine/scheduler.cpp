@@ -16,6 +16,11 @@ namespace onebit {
 /// Trying the drafter takes 40 steps and 200 drafts: half the drafts where they take longer, nothing on a slow device.
 constexpr double kFastDraftMs = 5, kSlowStepMs = 15;
 
+/// Of a prompt's first turn (system and tools), from whose end other conversations start, a drafter sees the last
+/// positions, and more of each as it goes on: with a window of 64 the demo's keeps 2.71 tokens a round, with 128 2.98
+/// and with 512 3.06.
+constexpr int64_t kSeenOfTurn = kPageTokens;
+
 /// What a queued request waits with.
 struct Queued {
   RequestId id = 0;
@@ -29,6 +34,7 @@ struct Slot {
   uint64_t last_used = 0;
   std::deque<PromptCut> cuts;  // of the prompt, still ahead
   int64_t n_kept = 0;          // n_past when its state was last kept
+  int64_t first_turn = 0;      // where the prompt's first turn ends, if others may start there
 };
 
 /// Where a request starts from: a slot's own state, or what the prefix cache has.
@@ -255,9 +261,11 @@ void Scheduler::Impl::plan_reading(Slot& slot) {
       if (cut.pos > slot.n_kept + (slot.n_kept > 0 ? 1 : 0)) slot.cuts.push_back(cut);
     }
   }
-  // Other conversations start from the first cut, with a drafter that has seen what is before it.
-  const auto n_prompt = static_cast<int64_t>(request.prompt.size());
-  slot.session->draft_from(slot.n_kept == 0 && !slot.cuts.empty() ? slot.cuts.front().pos : n_prompt);
+  slot.first_turn = 0;
+  const auto turn = std::find_if(slot.cuts.begin(), slot.cuts.end(), [](const PromptCut& cut) { return cut.turn; });
+  if (slot.n_kept == 0 && turn != slot.cuts.end()) slot.first_turn = turn->pos;
+  const int64_t seen = slot.session->seen_at(static_cast<int64_t>(request.prompt.size()));
+  slot.session->draft_from(slot.first_turn > 0 ? std::min(seen, slot.first_turn - kSeenOfTurn) : seen);
 }
 
 void Scheduler::Impl::draft() {
@@ -362,7 +370,8 @@ void Scheduler::Impl::keep_states() {
       cache.save(session);
       slot.n_kept = session.n_past();
     }
-    if (at_cut) session.draft_from(static_cast<int64_t>(member->request().prompt.size()));
+    const auto n_prompt = static_cast<int64_t>(member->request().prompt.size());
+    if (at_cut && session.n_past() >= slot.first_turn) session.draft_from(session.seen_at(n_prompt));
   }
 }
 
@@ -376,6 +385,7 @@ void Scheduler::Impl::conclude_prompt(Generation& generation, const Sequence& ro
 void Scheduler::Impl::retire() {
   for (Slot& slot : slots) {
     if (!slot.generation || !slot.generation->finished()) continue;
+    slot.generation->count_fed(speculator.feed().n_fed(*slot.session));
     slot.generation->report_finish();
     speculator.finish(*slot.generation);
     if (slot.generation->finished() != FinishReason::error) {

@@ -42,10 +42,7 @@ void Session::keep(std::span<const int32_t> tokens) {
   n_commit_ = last_phase_ == Phase::verify ? static_cast<int32_t>(tokens.size()) : 0;
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   pages_.truncate(n_past());
-  if (draft_pages_ && draft_.window > 0) {
-    draft_begin_ = std::max(draft_begin_, page_start(n_past() - draft_.window));
-    draft_pages_->drop_below(draft_begin_);
-  }
+  draft_from(seen_at(n_past()));
 }
 
 Timeline Session::timeline() const {
@@ -94,9 +91,9 @@ void Session::cut_draft(int64_t n) {
   draft_pages_->drop_below(draft_begin_);
 }
 
-void Session::draft_from(int64_t end) {
-  if (!draft_pages_ || draft_.window == 0) return;
-  draft_begin_ = std::max(draft_begin_, page_start(end - draft_.window));
+void Session::draft_from(int64_t pos) {
+  if (!draft_pages_) return;
+  draft_begin_ = std::max(draft_begin_, page_start(pos));
   draft_pages_->drop_below(draft_begin_);
 }
 

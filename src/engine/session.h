@@ -6,6 +6,7 @@
 // After a verify batch keep() may keep any number of its rows, the first ones; the rest never happened.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -59,9 +60,10 @@ class Session {
   Timeline make(std::span<const int32_t> tokens, int64_t draft_begin, int32_t n_commit);
 
   // --- the drafter's side ---
-  /// Rows up to position `end` are about to be read, before which no block is drafted: positions out of a block's
-  /// window there are not kept.
-  void draft_from(int64_t end);
+  /// The drafter sees nothing before the page of `pos`: rows there are not fed, those that were are given up.
+  void draft_from(int64_t pos);
+  /// First position that a block at position `end` sees.
+  int64_t seen_at(int64_t end) const { return draft_.window > 0 ? std::max<int64_t>(end - draft_.window, 0) : 0; }
   /// First position that the drafter's caches still need.
   int64_t draft_begin() const { return draft_begin_; }
   /// The entry of rows that feed positions pos..pos+n_tok-1 to the drafter's caches.

@@ -57,8 +57,8 @@ double Speculator::draft_ms(std::span<const DraftOffer> offers) const {
   return draft_pass_ms(lengths);
 }
 
-/// Drafting so many tokens for each sequence and feeding what is accepted.
-double Speculator::draft_pass_ms(std::span<const int64_t> lengths) const {
+/// Drafting so many tokens for each sequence and feeding `n_waiting` rows before, at least what a round accepts.
+double Speculator::draft_pass_ms(std::span<const int64_t> lengths, int64_t n_waiting) const {
   const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   if (longest == 0) return 0;
   int64_t n_rows = 0, n_sequences = 0;
@@ -66,7 +66,7 @@ double Speculator::draft_pass_ms(std::span<const int64_t> lengths) const {
     n_rows += n > 0 ? n + 1 : 0;
     n_sequences += n > 0;
   }
-  const double feeding = costs_.encode.at(static_cast<double>(2 * n_sequences));
+  const double feeding = costs_.encode.at(static_cast<double>(std::max(2 * n_sequences, n_waiting)));
   if (engine_.drafter()->chained()) return costs_.draft.at(1) * static_cast<double>(longest) + feeding;
   return costs_.draft.at(static_cast<double>(n_rows)) + feeding;
 }
@@ -91,6 +91,7 @@ void Speculator::draft(std::span<Generation* const> answers, int64_t n_prompt) {
   make_wishes(answers);
   if (wishes_.empty()) return;
   choose_lengths();
+  n_waiting_ = 0;
   run_drafter();
   take_drafts();
   charge(bare);
@@ -193,6 +194,7 @@ void Speculator::run_drafter() {
     if (wish.generation->drafting().source != DraftSource::model) wish.n = std::min<int64_t>(wish.n, 0);
     if (wish.n == 0) continue;
     any = true;
+    n_waiting_ += feed_.n_waiting(wish.generation->session());
     feed_.settle(wish.generation->session());
     wish.generation->count_draft_pass();
   }
@@ -320,7 +322,7 @@ void Speculator::charge(const StepBase& bare) {
   const auto width = static_cast<double>(bare.n_answers + bare.n_prompt);
   const double plain = costs_.target.at(width) / static_cast<double>(bare.n_answers);
   const double verify = costs_.target.at(width + static_cast<double>(n_drafted)) - costs_.target.at(width);
-  const double drafting_ms = draft_pass_ms(lengths_);
+  const double drafting_ms = draft_pass_ms(lengths_, n_waiting_);
   for (Wish& wish : wishes_) {
     Drafting& drafting = wish.generation->drafting();
     double ms = 0;

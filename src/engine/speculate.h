@@ -64,7 +64,7 @@ class Speculator {
   void draft_blocks();
   void draft_chains();
   void chain_step(int64_t step);
-  double draft_pass_ms(std::span<const int64_t> lengths) const;
+  double draft_pass_ms(std::span<const int64_t> lengths, int64_t n_waiting = 0) const;
   void take_drafts();
   void use_lookup(Wish& wish);
   void limit_loss(Wish& wish) const;
@@ -89,6 +89,7 @@ class Speculator {
   RateWeights model_prior_;
   StepBase base_;
   double rate_ = 0;
+  int64_t n_waiting_ = 0;  // rows fed to the drafter for this round
   std::vector<Wish> wishes_;
   std::vector<DraftOffer> offers_;
   std::vector<Wish*> offered_;

@@ -15,8 +15,9 @@ double ms_between(std::chrono::steady_clock::time_point from, std::chrono::stead
 
 }  // namespace
 
-AnswerChannel::AnswerChannel(const Tokenizer& tokenizer, const TextStreamOptions& text, std::shared_ptr<void> ticket)
-    : ticket_(std::move(ticket)), stream_(tokenizer, text) {}
+AnswerChannel::AnswerChannel(const Tokenizer& tokenizer, const TextStreamOptions& text, Wake wake,
+                             std::shared_ptr<void> ticket)
+    : wake_(wake), ticket_(std::move(ticket)), stream_(tokenizer, text) {}
 
 void AnswerChannel::on_prompt(int64_t done, int64_t total) {
   const std::lock_guard lock(mutex_);
@@ -76,7 +77,9 @@ void AnswerChannel::on_finish(FinishReason reason, const Statistics& statistics,
   ticket_.reset();
 }
 
-void AnswerChannel::publish() { ready_.signal(); }
+void AnswerChannel::publish() {
+  if (wake_ == Wake::each_part || part_.finished) ready_.signal();
+}
 
 AnswerPart AnswerChannel::take() {
   const std::lock_guard lock(mutex_);

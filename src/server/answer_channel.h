@@ -33,10 +33,14 @@ struct AnswerPart {
   bool has_text() const { return !text.content.empty() || !text.reasoning.empty(); }
 };
 
+/// When the connection's thread is woken. Each time it takes a core from the model's pass, so a reply that is sent as a
+/// whole waits for the end.
+enum class Wake : uint8_t { each_part, at_end };
+
 class AnswerChannel : public Listener {
  public:
   /// `tokenizer` must outlive the channel. `ticket` is released when the answer ends.
-  AnswerChannel(const Tokenizer& tokenizer, const TextStreamOptions& text, std::shared_ptr<void> ticket);
+  AnswerChannel(const Tokenizer& tokenizer, const TextStreamOptions& text, Wake wake, std::shared_ptr<void> ticket);
 
   void on_prompt(int64_t done, int64_t total) override;
   bool on_token(const TokenEvent& event) override;
@@ -60,6 +64,7 @@ class AnswerChannel : public Listener {
   bool take_token(const TokenEvent& event);
 
   const Clock::time_point started_ = Clock::now();
+  const Wake wake_;
   Event ready_;
   std::shared_ptr<void> ticket_;
 

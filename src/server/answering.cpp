@@ -24,13 +24,14 @@ constexpr int kLastStepMs = 1000;
 /// logged in one line.
 class RunningRequest {
  public:
-  RunningRequest(Serving& serving, GenerationRequest request, const HttpClient& client, const AnsweringOptions& options)
+  RunningRequest(Serving& serving, GenerationRequest request, Wake wake, const HttpClient& client,
+                 const AnsweringOptions& options)
       : serving_(serving),
         request_(std::move(request)),
         client_(client),
         options_(options),
         format_(request_, serving.text().tokenizer, serving.model_id(), serving.drafter_kind()),
-        channel_(std::make_shared<AnswerChannel>(serving.text().tokenizer, request_.text, serving.take_place())),
+        channel_(std::make_shared<AnswerChannel>(serving.text().tokenizer, request_.text, wake, serving.take_place())),
         id_(serving.submit(request_.request, channel_)) {}
   RunningRequest(const RunningRequest&) = delete;
 
@@ -178,10 +179,11 @@ class RunningRequest {
 HttpReply answer_request(Serving& serving, Api api, HttpRequest& request, const AnsweringOptions& options) {
   const Json body = parse_body(request.body);
   request.body = {};
+  const bool streams = Fields(body).boolean("stream").value_or(false);
   auto running = std::make_shared<RunningRequest>(serving, read_generation_request(api, body, serving.defaults()),
-                                                  *request.client, options);
+                                                  streams ? Wake::each_part : Wake::at_end, *request.client, options);
   HttpReply reply;
-  if (Fields(body).boolean("stream").value_or(false)) {
+  if (streams) {
     reply.content_type = "text/event-stream";
     reply.headers.emplace_back("Cache-Control", "no-cache");
     reply.headers.emplace_back("X-Accel-Buffering", "no");

@@ -57,6 +57,7 @@ Json speculation_of(const Statistics& s, const std::string& drafter) {
           {"accepted_per_position", s.accepted_per_position},
           {"steps_by_length", s.steps_by_length},
           {"draft_passes", s.draft_passes},
+          {"fed", s.draft_fed},
           {"looked_up", s.lookup_n},
           {"looked_up_accepted", s.lookup_n_accepted}};
 }
