@@ -24,6 +24,7 @@ struct BenchRun {
   double n_tok = 0;       // tokens read, written or verified
   double bytes = 0;       // weights and cache read from memory, 0: not known
   double operations = 0;  // multiplies and adds in matrices, 0: not known
+  Peaks peaks;            // of the machine, the mean of before and after
   Statistics statistics;  // of tests that generate text
 };
 

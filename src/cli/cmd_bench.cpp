@@ -24,6 +24,7 @@ struct Spread {
   double median = 0, low = 0, high = 0;
 };
 
+/// Of value(run) a second.
 template <typename F>
 Spread spread(const std::vector<BenchRun>& runs, F value) {
   std::vector<double> values;
@@ -93,17 +94,25 @@ void add_text_tests(int64_t n, Scheduler& scheduler, const TextModel& model, con
   }
 }
 
-/// Every test once to warm up, then all of them in turn.
-std::vector<Row> measure(const std::vector<BenchTest>& tests, int64_t reps, const StopSignals& signals) {
+Peaks mean(const Peaks& a, const Peaks& b) { return {(a.gbps + b.gbps) / 2, (a.int8_tops + b.int8_tops) / 2}; }
+
+/// Every test once to warm up, then all of them in turn. The machine's peaks are measured between them: where others
+/// share its memory they change from second to second.
+std::vector<Row> measure(const std::vector<BenchTest>& tests, int64_t reps, Engine& engine,
+                         const StopSignals& signals) {
   std::vector<Row> rows;
   Progress progress("measuring");
   const double n_runs = static_cast<double>(reps + 1) * static_cast<double>(tests.size());
   double done = 0;
+  Peaks before;
   for (const BenchTest& test : tests) rows.push_back({test.name, {}});
   for (int64_t rep = -1; rep < reps; ++rep) {
     for (size_t i = 0; i < tests.size(); ++i) {
       BenchRun run = tests[i].run();
       signals.check();
+      const Peaks after = engine.measure_peaks();
+      run.peaks = mean(before, after);
+      before = after;
       if (rep >= 0) rows[i].runs.push_back(std::move(run));
       progress.update(++done / n_runs);
     }
@@ -111,7 +120,10 @@ std::vector<Row> measure(const std::vector<BenchTest>& tests, int64_t reps, cons
   return rows;
 }
 
-Json row_json(const Row& row, const Peaks& peaks) {
+/// 0 where one of them is not known.
+double share_of(double work, double peak) { return peak > 0 ? work / peak : 0; }
+
+Json row_json(const Row& row) {
   const Spread speed = spread(row.runs, [](const BenchRun& run) { return run.n_tok; });
   const Spread bytes = spread(row.runs, [](const BenchRun& run) { return run.bytes; });
   const Spread operations = spread(row.runs, [](const BenchRun& run) { return run.operations; });
@@ -120,8 +132,11 @@ Json row_json(const Row& row, const Peaks& peaks) {
                {"gbps", bytes.high > 0 ? Json(bytes.median / 1e9) : Json(nullptr)},
                {"tops", operations.high > 0 ? Json(operations.median / 1e12) : Json(nullptr)},
                {"reps", row.runs.size()}};
-  if (bytes.high > 0 && peaks.gbps > 0) json["share_of_memory"] = bytes.median / 1e9 / peaks.gbps;
-  if (operations.high > 0 && peaks.int8_tops > 0) json["share_of_int8"] = operations.median / 1e12 / peaks.int8_tops;
+  const Spread memory = spread(row.runs, [](const BenchRun& run) { return share_of(run.bytes, 1e9 * run.peaks.gbps); });
+  const Spread int8 =
+      spread(row.runs, [](const BenchRun& run) { return share_of(run.operations, 1e12 * run.peaks.int8_tops); });
+  if (memory.high > 0) json["share_of_memory"] = memory.median;
+  if (int8.high > 0) json["share_of_int8"] = int8.median;
   const Statistics& last = row.runs.back().statistics;
   if (last.rounds > 0) {
     json["tokens_per_step"] = last.tokens_per_step();
@@ -131,9 +146,16 @@ Json row_json(const Row& row, const Peaks& peaks) {
   return json;
 }
 
-Json document(const Engine& engine, const std::vector<Row>& rows, const Peaks& peaks, int n_threads) {
+Json document(const Engine& engine, const std::vector<Row>& rows, int n_threads) {
   Json list = Json::array();
-  for (const Row& row : rows) list.push_back(row_json(row, peaks));
+  Peaks peaks;  // the best of all
+  for (const Row& row : rows) {
+    list.push_back(row_json(row));
+    for (const BenchRun& run : row.runs) {
+      peaks.gbps = std::max(peaks.gbps, run.peaks.gbps);
+      peaks.int8_tops = std::max(peaks.int8_tops, run.peaks.int8_tops);
+    }
+  }
   return Json{{"model", engine.options().model_path},
               {"drafter", engine.drafter() ? Json(engine.options().drafter_path) : Json(nullptr)},
               {"device", engine.device().name},
@@ -190,7 +212,6 @@ int cmd_bench(Options options) {
   fit_context(sizes, setup.engine);
   const int given = setup.engine.backend.n_threads, n_threads = given > 0 ? given : usable_cores();
   const std::unique_ptr<Engine> engine = load_engine(setup, "bench", signals);
-  const Peaks peaks = engine->measure_peaks();
   BenchTarget target{*engine, engine->model_plan()};
   Scheduler scheduler(*engine);
   std::vector<BenchTest> tests = make_tests(sizes, target);
@@ -209,7 +230,7 @@ int cmd_bench(Options options) {
   for (const auto& [name, program] : programs) {
     if (options.steps && program) program->measure_steps();
   }
-  const Json json = document(*engine, measure(tests, options.bench_reps, signals), peaks, n_threads);
+  const Json json = document(*engine, measure(tests, options.bench_reps, *engine, signals), n_threads);
   if (options.json) {
     print_json(json);
   } else {

@@ -158,7 +158,7 @@ SamplingOptions sampling_options(const Options& options, SamplingOptions base) {
 }
 
 EngineAndText load_engine_and_text(EngineSetup& setup, const Options& options, std::string_view command,
-                                    const StopSignals& signals) {
+                                   const StopSignals& signals) {
   TextReading text(options.model, chat_template(options));
   auto engine = load_engine(setup, command, signals, &text);
   return {std::move(engine), text.take()};

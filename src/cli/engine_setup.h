@@ -46,7 +46,7 @@ struct EngineAndText {
 
 /// The engine as from load_engine(), and meanwhile the text side of its model.
 EngineAndText load_engine_and_text(EngineSetup& setup, const Options& options, std::string_view command,
-                                    const StopSignals& signals);
+                                   const StopSignals& signals);
 
 /// `base` with the sampling flags that were given; a seed is drawn when none was.
 SamplingOptions sampling_options(const Options& options, SamplingOptions base);

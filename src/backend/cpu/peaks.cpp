@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -21,8 +22,8 @@ namespace onebit::cpu {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{512} << 20;  // far beyond any cache
-constexpr int kPasses = 10;                         // the best one counts
-constexpr int64_t kDotRounds = 4'000'000;
+constexpr int kPasses = 5;                          // the median counts: what the machine gives now
+constexpr int64_t kDotRounds = 1'000'000;
 
 /// Seconds until all threads have run work(thread).
 double timed(int n_threads, const std::function<void(int)>& work) {
@@ -32,6 +33,13 @@ double timed(int n_threads, const std::function<void(int)>& work) {
   work(0);
   for (std::thread& thread : threads) thread.join();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median_of_passes(int n_threads, const std::function<void(int)>& work) {
+  std::array<double, kPasses> seconds;
+  for (double& pass : seconds) pass = timed(n_threads, work);
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[kPasses / 2];
 }
 
 #if defined(__x86_64__)
@@ -64,10 +72,9 @@ double measure_memory(int n_threads) {
   const auto fill = [&](int i) { std::fill_n(words.get() + static_cast<size_t>(i) * n_each, n_each, i + 1); };
   const auto read = [&](int i) { sums[static_cast<size_t>(i)] = read_words(words.get() + i * n_each, n_each); };
   timed(n_threads, fill);
-  double best = 1e9;
-  for (int pass = 0; pass < kPasses; ++pass) best = std::min(best, timed(n_threads, read));
+  const double seconds = median_of_passes(n_threads, read);
   for (int i = 0; i < n_threads; ++i) CHECK(sums[static_cast<size_t>(i)] != 0);  // the reads are needed
-  return static_cast<double>(n_each * sizeof(uint64_t)) * n_threads / best / 1e9;
+  return static_cast<double>(n_each * sizeof(uint64_t)) * n_threads / seconds / 1e9;
 }
 
 #if defined(__x86_64__)
@@ -133,11 +140,9 @@ int64_t dot(int64_t, std::string_view) { return 0; }
 
 double measure_int8(int n_threads, std::string_view isa) {
   std::vector<int64_t> operations(static_cast<size_t>(n_threads));
-  double best = 1e9;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    best = std::min(best, timed(n_threads, [&](int i) { operations[static_cast<size_t>(i)] = dot(kDotRounds, isa); }));
-  }
-  return static_cast<double>(operations[0]) * n_threads / best / 1e12;
+  const double seconds =
+      median_of_passes(n_threads, [&](int i) { operations[static_cast<size_t>(i)] = dot(kDotRounds, isa); });
+  return static_cast<double>(operations[0]) * n_threads / seconds / 1e12;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What this machine's cores can do at best: the rates that `1bit bench` holds its own against.
+// What this machine's cores do at best at the moment: the rates that `1bit bench` holds its own against.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace onebit::cpu {
 
-/// Takes about a second with `n_threads` threads. `isa`: what products use (Kernels::isa).
+/// Takes half a second with `n_threads` threads. `isa`: what products use (Kernels::isa).
 Peaks measure_peaks(int n_threads, std::string_view isa);
 
 }  // namespace onebit::cpu
