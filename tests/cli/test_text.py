@@ -23,8 +23,9 @@ def test_run_document(bit, files):
     doc = run(bit, files.h32, "--dflash", files.drafter_q8, "-p", "the thing in the anthem", "-n", "20",
               "--draft-max", "7")  # fixed: what adaptive drafting does with random weights is its own affair
     assert {"text", "tokens", "prompt_tokens", "generated_tokens", "finish_reason", "timings", "speculation"} <= set(doc)
-    assert set(doc["timings"]) == {"prompt_n", "prompt_ms", "prompt_per_second", "predicted_n", "predicted_ms",
-                                   "predicted_per_second", "cache_n", "draft_n", "draft_n_accepted"}
+    assert set(doc["timings"]) == {"prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_n",
+                                   "predicted_ms", "predicted_per_token_ms", "predicted_per_second", "cache_n", "draft_n",
+                                   "draft_n_accepted"}
     speculation = doc["speculation"]
     assert {"kind", "rounds", "drafted", "accepted", "tokens_per_step", "accepted_per_position"} <= set(speculation)
     assert speculation["kind"] == "dflash2" and speculation["rounds"] > 0
