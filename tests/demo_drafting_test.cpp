@@ -235,6 +235,15 @@ TEST(DrafterCheck, ARightPairIsNotDoubted) {
   EXPECT_EQ(check(kTarget).warning(), "");  // its multi-token head
 }
 
+/// The session at its end keeps less of the drafter's rows than the drafts before it see.
+TEST(DrafterCheck, ADrafterOfASmallWindowSeesWhatItMay) {
+  const TempDir dir;
+  const std::string path = changed_drafter(dir, [](const GgufFile& file, GgufWriter& out) {
+    out.add(keys::sliding_window(file.require<std::string>(keys::kArchitecture)), uint32_t{32});
+  });
+  EXPECT_GT(check(path).trials.front().mean(), 3);  // 3.46; with the whole window 6.36
+}
+
 TEST(DrafterCheck, HiddenStatesOfTheWrongPositionAreNoticed) {
   EXPECT_NE(check(kDrafter, {.positions = 1}).warning().find("position before"), std::string::npos);
   EXPECT_NE(check(kDrafter, {.positions = -1}).warning().find("position after"), std::string::npos);

@@ -85,12 +85,15 @@ class Trials {
   int32_t source(int64_t pos, int64_t n_positions) const {
     return static_cast<int32_t>(std::clamp<int64_t>(pos + n_positions - (chained() ? 1 : 0), 0, size() - 1));
   }
+  /// What the drafts see, though the session at its end would not: its pages are made anew.
   void feed(int64_t n_positions) {
     n_positions_ = n_positions;
+    const int64_t seen = session_.seen_at(begin_);
+    session_.make(text_, seen, 0);
     std::vector<int32_t> sources;
-    for (int64_t pos = 0; pos < size(); ++pos) sources.push_back(source(pos, n_positions));
-    const Sequence rows = session_.encode_rows(0, static_cast<int32_t>(size()), 0);
-    const std::span<const int32_t> tokens = chained() ? std::span<const int32_t>(text_) : std::span<const int32_t>();
+    for (int64_t pos = seen; pos < size(); ++pos) sources.push_back(source(pos, n_positions));
+    const Sequence rows = session_.encode_rows(0, static_cast<int32_t>(size() - seen), seen);
+    const auto tokens = std::span<const int32_t>(text_).subspan(chained() ? static_cast<size_t>(seen) : text_.size());
     engine_.run_encode({.tokens = tokens, .sequences = {&rows, 1}, .source_rows = sources});
   }
   /// How many tokens behind `pos` are drafted as they stand.
